@@ -1,0 +1,1 @@
+"""Frozen values that pass between modules; no behaviour beyond arithmetic on themselves."""

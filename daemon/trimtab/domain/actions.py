@@ -1,0 +1,84 @@
+"""What the core asks the shell to do, as data. Every action has an outcome that comes back as an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from trimtab.domain.knobs import KvPlacement, OperatingPoint
+
+
+class HandoverMode(StrEnum):
+    """In which order the new worker comes and the old one goes."""
+
+    MAKE_BEFORE_BREAK = "make_before_break"  # both fit in memory
+    BREAK_BEFORE_MAKE = "break_before_make"  # they don't: streams are held meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchWorker:
+    """Load a variant and hand the streams over; also how a parked daemon wakes up.
+
+    Attributes:
+        id: Names the action in its outcome.
+        point: The operating point whose variant and threads the new worker has.
+        mode: Whether the old worker goes before the new one comes.
+    """
+
+    id: int
+    point: OperatingPoint
+    mode: HandoverMode
+
+
+@dataclass(frozen=True, slots=True)
+class SetContext:
+    """Admit conversations of up to this many tokens from now on."""
+
+    id: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpeculation:
+    """Turn drafting on or off in the loaded worker."""
+
+    id: int
+    speculation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetPace:
+    """Let the engine run for this share of the time."""
+
+    id: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceIdleKv:
+    """Move idle conversations' KV to where the point says."""
+
+    id: int
+    placement: KvPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseIdleKv:
+    """Give back memory of idle conversations' KV, least recently used first, at least this much."""
+
+    id: int
+    wanted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Unload everything; requests wait or are refused with the reason."""
+
+    id: int
+    reason: str
+
+
+Action: TypeAlias = (
+    SwitchWorker | SetContext | SetSpeculation | SetPace | PlaceIdleKv | ReleaseIdleKv | Park
+)

@@ -1,0 +1,118 @@
+"""The record of a decision: what was seen, what was chosen, what lost and why, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimtab.domain.knobs import OperatingPoint
+
+
+class Direction(StrEnum):
+    """Which way a decision moves."""
+
+    DOWN = "down"  # lower predicted memory, heat or time, whichever limit is violated
+    UP = "up"
+    START = "start"  # from parked or from nothing
+    PARK = "park"
+    HOLD = "hold"  # a step was wanted and held back
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What made the decision necessary.
+
+    Attributes:
+        signal: Name of the signal, or what else it was (``policy``, ``pin``, ``worker``).
+        value: The signal's value, in its unit; None where it has none.
+        threshold: What it was held against, in the same unit.
+        for_s: How long the condition had held.
+        text: In words, for people.
+    """
+
+    signal: str
+    value: float | None = None
+    threshold: float | None = None
+    for_s: float = 0.0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the planner expects of an operating point.
+
+    Attributes:
+        memory_bytes: What the worker holds with the KV that is committed now.
+        reserved_bytes: The same with one conversation grown to the whole context.
+        available_bytes: Memory that would be available after the step; None if it isn't known.
+        decode_tps: Tokens per second of one conversation; None if unknown.
+        ttft_s: First token of a typical prompt; None if unknown.
+        quality_ratio: exp(−mean KL to the best variant), 0 to 1.
+    """
+
+    memory_bytes: int
+    reserved_bytes: int
+    available_bytes: int | None
+    decode_tps: float | None
+    ttft_s: float | None
+    quality_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An operating point that wasn't chosen, with the reason in words."""
+
+    point: OperatingPoint
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured after a decision had been carried out and had settled.
+
+    Attributes:
+        kind: ``done``, ``failed`` or ``superseded``.
+        took_s: Time the step took.
+        available_before_bytes: Memory available when it was decided.
+        available_after_bytes: Memory available after the settle time.
+        reason: Why it failed.
+    """
+
+    kind: str
+    took_s: float
+    available_before_bytes: int | None = None
+    available_after_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision record.
+
+    Attributes:
+        id: Counts up for as long as the state directory lives.
+        at_s: Monotonic time.
+        direction: Which way it moves.
+        trigger: What made it necessary.
+        source: The operating point before.
+        target: The one chosen; equal to the source when the decision is to hold.
+        predicted: What the target is expected to hold and do.
+        runner_up: The best point that lost, and why.
+        excluded: Why the rest was out, one reason each, most common first.
+        policy: Name of the policy in force.
+        revision: Its content hash.
+        outcome: Filled in later, by a second record with the same id.
+    """
+
+    id: int
+    at_s: float
+    direction: Direction
+    trigger: Trigger
+    source: OperatingPoint
+    target: OperatingPoint
+    predicted: Prediction | None
+    runner_up: Rejected | None
+    excluded: tuple[Rejected, ...]
+    policy: str
+    revision: str
+    outcome: Outcome | None = None

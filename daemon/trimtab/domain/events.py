@@ -1,0 +1,151 @@
+"""What happened, as data: the only way in to the core. Time comes with each event (`at_s`, monotonic)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Snapshot
+
+
+class OutcomeKind(StrEnum):
+    """How an action ended."""
+
+    DONE = "done"  # carried out, and verified by reading back
+    FAILED = "failed"
+    SUPERSEDED = "superseded"  # a later action made it pointless
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The sensors were read."""
+
+    at_s: float
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """The catalog was read: this is the model to serve, or None if there is none."""
+
+    at_s: float
+    model: ModelSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """Another policy is in force from now on (it comes with the step's argument)."""
+
+    at_s: float
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEnded:
+    """An action's outcome.
+
+    Attributes:
+        action: The action's id.
+        kind: How it ended.
+        point: What is really in force now, as read back.
+        took_s: From start to end.
+        reason: Why it failed or was superseded.
+        variant: The variant concerned when a load failed, for its quarantine.
+    """
+
+    at_s: float
+    action: int
+    kind: OutcomeKind
+    point: OperatingPoint
+    took_s: float = 0.0
+    reason: str = ""
+    variant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """The serving worker died or hung.
+
+    Attributes:
+        variant: What it had loaded.
+        reason: For people.
+        restarting: True while the supervisor's budget lets it try the same variant again.
+    """
+
+    at_s: float
+    variant: str
+    reason: str
+    restarting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMeasured:
+    """What a worker really holds and how fast it really is: corrects predictions.
+
+    Attributes:
+        variant: The variant that it has loaded.
+        resident_bytes: Private memory of the process, KV in segments excluded.
+        load_s: How long loading took; None unless it has just loaded.
+    """
+
+    at_s: float
+    variant: str
+    resident_bytes: int
+    load_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWaiting:
+    """A request came while nothing is loaded."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinSet:
+    """A person fixes knobs until a time.
+
+    Attributes:
+        knobs: The pinned values by knob.
+        until_s: Monotonic time of the expiry; None: until it is taken off.
+        by: Who, for the record.
+    """
+
+    at_s: float
+    knobs: tuple[tuple[Knob, str | int | float], ...]
+    until_s: float | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinCleared:
+    """The pin is taken off."""
+
+    at_s: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PausedSet:
+    """A person stops (True) or starts again (False) all steps but those for memory safety."""
+
+    at_s: float
+    paused: bool
+    by: str
+
+
+Event: TypeAlias = (
+    Tick
+    | ModelChanged
+    | PolicyChanged
+    | ActionEnded
+    | WorkerLost
+    | WorkerMeasured
+    | RequestWaiting
+    | PinSet
+    | PinCleared
+    | PausedSet
+)

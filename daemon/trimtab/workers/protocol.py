@@ -1,0 +1,354 @@
+"""What controller and worker say to each other over their socketpair.
+
+A frame is a header of five bytes (body length as little-endian uint32, number of descriptors as
+uint8), then the body: one msgpack message, a tagged struct of this module. Descriptors travel as
+SCM_RIGHTS with the first byte of their frame. Both sides are of one version: the worker is started
+by the controller from the same files.
+
+The life of a stream: the controller sends `Start` with the whole prompt and everything generated
+so far; the worker answers `Progress` while it prefills, then `Tokens` for each token, and ends with
+exactly one of `Finished`, `Failed` or `Detached`. A token counts once the controller has it: what a
+dead worker had computed beyond that never was.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+HEADER: Final = struct.Struct("<IB")
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How tokens are drawn.
+
+    Randomness is a function of ``seed`` and the token's position, so that a stream that crosses to
+    another worker draws what it would have drawn.
+
+    Attributes:
+        temperature: 0 for greedy.
+        top_p: Smallest set of tokens whose probability reaches this; 1 for all.
+        top_k: At most this many tokens; 0 for no limit.
+        seed: Any 64-bit number.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens seen; 1 is off.
+        presence_penalty: Taken from the logit of each generated token seen.
+        frequency_penalty: The same, times how often it was seen.
+        logit_bias: Added to logits, by token id.
+        top_logprobs: Send the log-probabilities of this many best tokens; -1 for none at all,
+            0 for that of the chosen token alone.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    top_logprobs: int = -1
+
+
+# ---------------------------------------------------------------- controller → worker
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """The first frame: what to load. Answered by `Ready` or `LoadFailed`.
+
+    Attributes:
+        folder: The variant's folder.
+        threads: Engine threads.
+        decoder: ``auto``, ``generator`` or ``kv``.
+        context: The most tokens that any stream will be started with.
+    """
+
+    folder: str
+    threads: int
+    decoder: str = "auto"
+    context: int = 2048
+
+
+class Render(msgspec.Struct, frozen=True, tag="render"):
+    """Apply the chat template (or take the text as it is) and tokenize.
+
+    Attributes:
+        id: Comes back in the answer.
+        messages: Chat messages as the API got them; None if ``text`` is given.
+        text: Raw text of a completion request.
+        tools: Tool definitions for the template.
+    """
+
+    id: int
+    messages: list[dict[str, Any]] | None = None
+    text: str | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Begin a stream, or go on with one.
+
+    Attributes:
+        stream: The controller's number for it.
+        prompt: Token ids of the prompt.
+        generated: Token ids that the controller has already acknowledged; the worker computes on
+            from there and says nothing about them again, but derives detokenizer, stop-string and
+            penalty state from them.
+        max_tokens: How many tokens may be generated in all, those in ``generated`` included.
+        context: Prompt and answer together hold at most this many tokens.
+        sampling: How tokens are drawn.
+        stop: Strings that end the stream; they aren't part of the text.
+        ignore_eos: Go on past the end-of-sequence token (benchmarks).
+        segment: True if the frame carries the descriptor of a KV segment.
+        valid: Tokens whose KV in the segment counts; 0 without a segment.
+    """
+
+    stream: int
+    prompt: list[int]
+    generated: list[int] = []
+    max_tokens: int = 256
+    context: int = 2048
+    sampling: Sampling = Sampling()
+    stop: list[str] = []
+    ignore_eos: bool = False
+    segment: bool = False
+    valid: int = 0
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """End a stream within a token; answered by `Finished` with reason ``cancelled``."""
+
+    stream: int
+
+
+class Detach(msgspec.Struct, frozen=True, tag="detach"):
+    """Stop a stream at the next token boundary, to go on elsewhere; answered by `Detached`."""
+
+    stream: int
+
+
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Leave a stream's state where it is and compute nothing for it until `Resume`."""
+
+    stream: int
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Go on with a paused stream."""
+
+    stream: int
+
+
+class Pace(msgspec.Struct, frozen=True, tag="pace"):
+    """Run the engine for this share of the time (0.1 to 1)."""
+
+    ratio: float
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Answered by `Pong` between two engine steps, with fresh statistics."""
+
+    id: int
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Free everything and exit with status 0."""
+
+
+ToWorker: TypeAlias = Load | Render | Start | Cancel | Detach | Pause | Resume | Pace | Ping | Stop
+
+
+# ---------------------------------------------------------------- worker → controller
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The variant is loaded and has produced a token.
+
+    Attributes:
+        load_s: From the first frame to now.
+        decoder: ``generator`` or ``kv``.
+        decoder_reason: Why it isn't the one that was asked for; empty otherwise.
+        resident_bytes: RSS of the process.
+        context: The most tokens that a stream can have here.
+        vocabulary: Token ids are below this.
+        eos: Token ids that end a stream.
+    """
+
+    load_s: float
+    decoder: str
+    decoder_reason: str
+    resident_bytes: int
+    context: int
+    vocabulary: int
+    eos: list[int]
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    """The variant does not load; the process exits after this."""
+
+    code: str
+    message: str
+
+
+class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
+    """A prompt's token ids."""
+
+    id: int
+    tokens: list[int]
+
+
+class RenderFailed(msgspec.Struct, frozen=True, tag="render_failed"):
+    """The template or the tokenizer refused; the fault is the request's."""
+
+    id: int
+    code: str
+    message: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """A piece of a prefill is done: a sign of life.
+
+    Attributes:
+        stream: Which.
+        done: Tokens of prompt and generated text that are in the cache.
+        total: How many there are to do.
+    """
+
+    stream: int
+    done: int
+    total: int
+
+
+class Logprob(msgspec.Struct, frozen=True):
+    """Log-probabilities at one position, natural logarithm, of the model's own distribution.
+
+    Attributes:
+        logprob: Of the token that was chosen.
+        token: Text of that token.
+        top: The best tokens with their texts, best first.
+    """
+
+    logprob: float
+    token: str
+    top: list[tuple[int, str, float]] = []
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="tokens", omit_defaults=True):
+    """New tokens of a stream, usually one.
+
+    Attributes:
+        stream: Which.
+        first: Index of the first of them within the generated tokens. The controller checks that
+            none is lost or doubled.
+        tokens: Their ids.
+        text: Text that became certain with them; empty while a character or a possible stop string
+            is incomplete.
+        logprobs: One for each token if they were asked for.
+    """
+
+    stream: int
+    first: int
+    tokens: list[int]
+    text: str
+    logprobs: list[Logprob] = []
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The stream ended.
+
+    Attributes:
+        stream: Which.
+        reason: ``stop`` (end of sequence or a stop string), ``length`` (max_tokens or context) or
+            ``cancelled``.
+        text: What was held back and belongs to the answer.
+        prefill_s: Engine time of the prefill in this worker.
+        decode_s: Engine time of decoding in this worker.
+        cached_tokens: Prompt tokens whose KV was there already.
+    """
+
+    stream: int
+    reason: str
+    text: str = ""
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    cached_tokens: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The stream can't go on in this worker (an engine error); others are not concerned."""
+
+    stream: int
+    code: str
+    message: str
+
+
+class Detached(msgspec.Struct, frozen=True, tag="detached"):
+    """The stream has stopped here at a token boundary.
+
+    Attributes:
+        stream: Which.
+        produced: How many generated tokens were sent in all, for the controller to check.
+    """
+
+    stream: int
+    produced: int
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Statistics of the process.
+
+    Attributes:
+        id: Of the ping.
+        resident_bytes: RSS.
+        tokens: Tokens decoded since the start.
+        busy_s: Seconds spent in the engine since the start.
+    """
+
+    id: int
+    resident_bytes: int
+    tokens: int
+    busy_s: float
+
+
+FromWorker: TypeAlias = (
+    Ready
+    | LoadFailed
+    | Rendered
+    | RenderFailed
+    | Progress
+    | Tokens
+    | Finished
+    | Failed
+    | Detached
+    | Pong
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(message: ToWorker | FromWorker, descriptors: int = 0) -> bytes:
+    """A whole frame."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body), descriptors) + body
+
+
+def decode_to_worker(body: bytes | memoryview) -> ToWorker:
+    """A message that the controller sent.
+
+    Raises:
+        msgspec.ValidationError: The body isn't such a message.
+    """
+    return _to_worker.decode(body)
+
+
+def decode_from_worker(body: bytes | memoryview) -> FromWorker:
+    """A message that a worker sent.
+
+    Raises:
+        msgspec.ValidationError: The body isn't such a message.
+    """
+    return _from_worker.decode(body)
