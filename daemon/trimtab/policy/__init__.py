@@ -1,0 +1,1 @@
+"""Policies: from YAML to immutable values, and from values to bounds on knobs."""

@@ -1,4 +1,4 @@
-"""A compiled policy: immutable values, units converted, everything checked. The core sees only this.
+"""A compiled policy: immutable values in base units, everything checked. The core sees only this.
 
 Made by `policy.compile` from YAML. Ratios are 0–1, times are seconds, sizes are bytes.
 """

@@ -1,0 +1,1 @@
+"""The controller's side of workers: processes, their supervision and the protocol."""

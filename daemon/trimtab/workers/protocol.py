@@ -33,7 +33,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
         top_p: Smallest set of tokens whose probability reaches this; 1 for all.
         top_k: At most this many tokens; 0 for no limit.
         seed: Any 64-bit number.
-        repetition_penalty: Divides positive and multiplies negative logits of tokens seen; 1 is off.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens seen; 1: off.
         presence_penalty: Taken from the logit of each generated token seen.
         frequency_penalty: The same, times how often it was seen.
         logit_bias: Added to logits, by token id.

@@ -1,0 +1,132 @@
+"""What the control routes and the command line need of the running daemon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class PointView(msgspec.Struct, frozen=True):
+    """An operating point as people see it."""
+
+    variant: str | None
+    context: int
+    threads: int
+    speculation: str
+    kv_placement: str
+    pace_ratio: float
+
+
+class SignalView(msgspec.Struct, frozen=True):
+    """One signal's last reading."""
+
+    name: str
+    value: float | None
+    unit: str
+    quality: str
+    reason: str
+    age_s: float
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """One worker process."""
+
+    variant: str
+    state: str
+    pid: int | None
+    threads: int
+    decoder: str
+    decoder_reason: str
+    resident_bytes: int | None
+    load_s: float | None
+    streams: int
+
+
+class PolicyView(msgspec.Struct, frozen=True):
+    """The policy in force; ``stale`` with the error if its file is bad and last good holds."""
+
+    name: str
+    revision: str
+    description: str
+    path: str
+    stale: bool
+    error: str
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    """Everything that `trimtab status` shows.
+
+    Attributes:
+        state: ``ready``, ``loading``, ``parked``, ``no_model``, ``degraded`` or ``draining``.
+        reason: Why, if it isn't ready.
+        tokens_can_flow: What readyz answers.
+    """
+
+    version: str
+    pid: int
+    uptime_s: float
+    state: str
+    reason: str
+    tokens_can_flow: bool
+    model: str | None
+    variants: list[str]
+    point: PointView
+    target: PointView
+    policy: PolicyView
+    workers: list[WorkerView]
+    running: int
+    queued: int
+    held: int
+    tokens_total: int
+    requests_total: int
+    tokens_per_s: float
+    switches_total: int
+    restarts_total: int
+    pinned: dict[str, str | int | float]
+    pin_expires_in_s: float | None
+    paused: bool
+    last_decision: dict[str, Any] | None
+
+
+class Control(Protocol):
+    """The running daemon, as the control routes see it. Nothing here blocks."""
+
+    def status(self) -> StatusView:
+        """The state as of the last tick; cheap, since it is asked for often."""
+
+    def signals(self) -> Sequence[SignalView]:
+        """The last snapshot."""
+
+    def points(self) -> Sequence[dict[str, Any]]:
+        """Every operating point with its prediction and why it is in or out."""
+
+    def decisions(self, limit: int) -> Sequence[dict[str, Any]]:
+        """The newest decision records (see telemetry.journal), oldest first."""
+
+    def decision(self, number: int) -> dict[str, Any] | None:
+        """One record."""
+
+    def decision_stream(self) -> AsyncIterator[dict[str, Any]]:
+        """Records as they are made, and again when their outcome is known."""
+
+    def pin(self, knobs: dict[str, str | int | float], for_s: float | None, by: str) -> None:
+        """Fix knobs until they are unpinned or the time is over.
+
+        Raises:
+            RequestError: Unknown knob, or a value that no variant or bound allows.
+        """
+
+    def unpin(self, by: str) -> None:
+        """Take the pin off; harmless without one."""
+
+    def pause(self, paused: bool, by: str) -> None:
+        """Stop or start again all steps but those for memory safety."""
+
+    def reload(self, by: str) -> PolicyView:
+        """Read the policy folder again now.
+
+        Raises:
+            PolicyError: The file is bad; the last good policy stays in force.
+        """
