@@ -1,0 +1,303 @@
+"""One worker as the controller sees it: its process, its channel and its state."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from signal import SIGKILL
+from typing import Any, Final, Protocol
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.models import VariantSpec
+from trimtab.errors import LoadError, RequestError, WorkerError
+from trimtab.workers.channel import CLOSED, Channel
+from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
+from trimtab.workers.protocol import (
+    FromWorker,
+    Load,
+    LoadFailed,
+    Ping,
+    Pong,
+    Ready,
+    Render,
+    Rendered,
+    RenderFailed,
+    Stop,
+    ToWorker,
+)
+
+STOP_GRACE_S: Final = 2.0
+CLOSED_GRACE_S: Final = 1.0
+
+
+class WorkerState(StrEnum):
+    """The life of a worker."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a worker is started with."""
+
+    variant: VariantSpec
+    threads: int
+    context: int
+    decoder: str = "auto"
+
+
+class WorkerListener(Protocol):
+    """Who is told what a worker says. Called in the event loop, in order."""
+
+    def worker_said(self, worker: Worker, message: FromWorker) -> None:
+        """A message about a stream."""
+
+    def worker_lost(self, worker: Worker, reason: str) -> None:
+        """A worker that had been ready is gone, and nobody had asked it to stop."""
+
+    def worker_wrote(self, worker: Worker, line: str) -> None:
+        """A line on the worker's standard error."""
+
+
+class Worker:
+    """A supervised process with one variant.
+
+    Args:
+        number: Counts up, for logs.
+        launch: What to load.
+        clock: For times of life signs.
+        listener: Is told about streams and about the loss of the worker.
+    """
+
+    def __init__(self, number: int, launch: Launch, clock: Clock, listener: WorkerListener) -> None:
+        self.number = number
+        self.launch = launch
+        self.state = WorkerState.STOPPED
+        self.ready: Ready | None = None
+        self.resident_bytes: int | None = None
+        self.heard_s = clock.monotonic_s()
+        self._clock = clock
+        self._listener = listener
+        self._process: ChildProcess | None = None
+        self._channel: Channel | None = None
+        self._loaded: asyncio.Future[Ready] | None = None
+        self._renders: dict[int, asyncio.Future[list[int]]] = {}
+        self._pings: dict[int, asyncio.Future[Pong]] = {}
+        self._ids = itertools.count(1)
+        self._wedged = ""
+
+    @property
+    def variant(self) -> VariantSpec:
+        """The variant that it has or is loading."""
+        return self.launch.variant
+
+    @property
+    def pid(self) -> int | None:
+        """Its process number; None before the start."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def alive(self) -> bool:
+        """True while the process lives."""
+        return self._process is not None and self._process.alive
+
+    async def load(self, timeout_s: float) -> Ready:
+        """Start the process and load the variant.
+
+        A worker that fails here has been ended and reaped when the exception comes.
+
+        Raises:
+            LoadError: It does not load, or not within ``timeout_s``.
+            WorkerError: The process can't be started or dies.
+        """
+        self.state = WorkerState.STARTING
+        ours, theirs = socket.socketpair()
+        self._loaded = asyncio.get_running_loop().create_future()
+        try:
+            self._process = ChildProcess(
+                worker_argv(theirs.fileno()), [theirs.fileno()], self._on_exit, self._on_line
+            )
+        except BaseException:
+            ours.close()
+            self.state = WorkerState.FAILED
+            raise
+        finally:
+            theirs.close()
+        self._channel = Channel(ours, self._on_message, self._on_close)
+        name = self.variant.name
+        try:
+            self.send(
+                Load(
+                    folder=self.variant.folder,
+                    threads=self.launch.threads,
+                    decoder=self.launch.decoder,
+                    context=self.launch.context,
+                )
+            )
+            async with asyncio.timeout(timeout_s):
+                self.ready = await self._loaded
+        except TimeoutError as error:
+            await self.kill()
+            raise LoadError(f"variant {name} did not load within {timeout_s:.0f} s") from error
+        except BaseException:
+            await self.kill()
+            raise
+        self.state = WorkerState.READY
+        self.resident_bytes = self.ready.resident_bytes
+        return self.ready
+
+    def send(self, message: ToWorker, descriptors: Sequence[int] = ()) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerError: The worker is gone.
+        """
+        if self._channel is None:
+            raise WorkerError("the worker has not been started")
+        self._channel.send(message, descriptors)
+
+    async def render(
+        self,
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        text: str | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
+        """Token ids of a prompt.
+
+        Raises:
+            RequestError: Template or tokenizer refuse it.
+            WorkerError: The worker is gone.
+        """
+        number = next(self._ids)
+        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._renders[number] = future
+        try:
+            self.send(Render(id=number, messages=messages, text=text, tools=tools))
+            return await future
+        finally:
+            self._renders.pop(number, None)
+
+    async def ping(self, timeout_s: float) -> Pong:
+        """Fresh statistics.
+
+        Raises:
+            WorkerError: The worker is gone or does not answer in time.
+        """
+        number = next(self._ids)
+        future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
+        self._pings[number] = future
+        try:
+            self.send(Ping(id=number))
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError as error:
+            raise WorkerError(f"no answer within {timeout_s:.0f} s") from error
+        finally:
+            self._pings.pop(number, None)
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask for the end, then SIGTERM, then SIGKILL; returns when it has been reaped."""
+        if self._process is None or not self._process.alive:
+            self.state = WorkerState.STOPPED
+            return
+        self.state = WorkerState.STOPPING
+        if self._channel is not None and not self._channel.closed:
+            try:
+                self._channel.send(Stop())
+            except WorkerError:
+                pass  # it is going anyway
+        if not await self._process.wait(grace_s):
+            await self._process.end(grace_s)
+        self._close()
+        self.state = WorkerState.STOPPED
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when it has been reaped. Used on a worker that is not trusted."""
+        self.state = WorkerState.FAILED
+        if self._process is not None and self._process.alive:
+            self._process.signal(SIGKILL)
+            await self._process.wait(STOP_GRACE_S)
+        self._close()
+
+    def shoot(self, reason: str) -> None:
+        """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual."""
+        if self._process is not None:
+            self._wedged = reason
+            self._process.signal(SIGKILL)
+
+    def _on_message(self, message: FromWorker) -> None:
+        self.heard_s = self._clock.monotonic_s()
+        match message:
+            case Ready():
+                self._resolve(message)
+            case LoadFailed():
+                self._fail_load(LoadError(message.message, code=message.code))
+            case Rendered():
+                if (rendered := self._renders.get(message.id)) and not rendered.done():
+                    rendered.set_result(message.tokens)
+            case RenderFailed():
+                if (rendered := self._renders.get(message.id)) and not rendered.done():
+                    error = RequestError(message.message, param="messages", code=message.code)
+                    rendered.set_exception(error)
+            case Pong():
+                self.resident_bytes = message.resident_bytes
+                if (ping := self._pings.get(message.id)) and not ping.done():
+                    ping.set_result(message)
+            case _:
+                self._listener.worker_said(self, message)
+
+    def _resolve(self, ready: Ready) -> None:
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(ready)
+
+    def _fail_load(self, error: Exception) -> None:
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_exception(error)
+
+    def _on_line(self, line: str) -> None:
+        self._listener.worker_wrote(self, line)
+
+    def _on_close(self, reason: str) -> None:
+        # A worker that closed its end is on its way out: its exit tells more. One that talks
+        # nonsense is of no use any more.
+        if self._process is None or self.state is WorkerState.STOPPING:
+            return
+        if reason == CLOSED:
+            asyncio.get_running_loop().call_later(CLOSED_GRACE_S, self._process.signal, SIGKILL)
+        else:
+            self.shoot(reason)
+
+    def _on_exit(self, status: int) -> None:
+        if self._channel is not None:
+            self._channel.drain()
+        was = self.state
+        reason = self._wedged or describe_exit(status)
+        self._close()
+        tail = self._process.stderr_tail.splitlines() if self._process is not None else []
+        if tail and status > 0:
+            reason = f"{reason}: {tail[-1]}"
+        self._fail_load(WorkerError(f"the worker for {self.variant.name} died: {reason}"))
+        if was in (WorkerState.READY, WorkerState.DRAINING):
+            self.state = WorkerState.FAILED
+            self._listener.worker_lost(self, reason)
+
+    def _close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        gone = WorkerError("the worker is gone")
+        for render in self._renders.values():
+            if not render.done():
+                render.set_exception(gone)
+        for ping in self._pings.values():
+            if not ping.done():
+                ping.set_exception(gone)
