@@ -1,0 +1,137 @@
+"""From a request to a stream: which model, which prompt, is there room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import RequestError, ServingError, WorkerError
+from trimtab.policy.compiled import Policy
+from trimtab.serving.requests import GenerationRequest
+from trimtab.serving.stream import Stream
+from trimtab.serving.streams import Streams
+
+NO_MODEL_HINT = "Build one with `trimtab models build smollm2-135m`, then it is found by itself."
+
+
+class Gateway:
+    """Admits requests.
+
+    Args:
+        streams: Where admitted requests go.
+        clock: For arrival times.
+        request_waits: Called when a request comes and nothing is loaded.
+    """
+
+    def __init__(self, streams: Streams, clock: Clock, request_waits: Callable[[], None]) -> None:
+        self._streams = streams
+        self._clock = clock
+        self._request_waits = request_waits
+        self._numbers = itertools.count(1)
+        self._rendering = 0
+        self._model: ModelSpec | None = None
+        self._policy: Policy | None = None
+        self._context = 0
+        self._draining = False
+        self.why_not_loaded = ""
+
+    def configure(self, *, model: ModelSpec | None, policy: Policy | None, context: int) -> None:
+        """What is served from now on."""
+        self._model = model
+        self._policy = policy
+        self._context = context
+
+    def drain(self) -> None:
+        """Admit nothing more: the daemon is going down."""
+        self._draining = True
+
+    def model(self) -> ModelSpec | None:
+        """The model that is served; None if there is none."""
+        return self._model
+
+    def effective_context(self) -> int:
+        """Tokens that a conversation admitted now may hold."""
+        return self._context
+
+    async def submit(self, request: GenerationRequest) -> Stream:
+        """Tokenize, admit and queue a request (see `Inference.submit`)."""
+        arrived_s = self._clock.monotonic_s()
+        policy = self._check(request)
+        self._rendering += 1
+        try:
+            prompt = await self._render(request, policy.admission.max_wait_s)
+        finally:
+            self._rendering -= 1
+        context = self._context
+        if len(prompt) >= context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, and the effective context is {context} "
+                "tokens for prompt and answer together",
+                param="messages" if request.messages is not None else "prompt",
+                code="context_length_exceeded",
+            )
+        room = context - len(prompt)
+        stream = Stream(
+            next(self._numbers),
+            request,
+            prompt,
+            max_tokens=min(request.max_tokens or room, room),
+            context=context,
+            revision=policy.revision,
+            at_s=arrived_s,
+            on_cancel=self._streams.cancel,
+        )
+        self._streams.add(stream)
+        return stream
+
+    def _check(self, request: GenerationRequest) -> Policy:
+        if self._draining:
+            raise ServingError("the daemon is shutting down", code="draining", retry_after_s=5)
+        if self._model is None or self._policy is None:
+            raise ServingError("there is no model to serve", code="no_model", hint=NO_MODEL_HINT)
+        if request.model != self._model.model_id:
+            raise RequestError(
+                f"the model {request.model!r} does not exist here; "
+                f"this daemon serves {self._model.model_id!r}",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
+        if self._streams.full(self._rendering):
+            raise ServingError(
+                f"the queue is full ({self._policy.admission.queue} requests wait)",
+                status=429,
+                code="queue_full",
+                retry_after_s=2,
+            )
+        return self._policy
+
+    async def _render(self, request: GenerationRequest, max_wait_s: float) -> list[int]:
+        deadline_s = self._clock.monotonic_s() + max_wait_s
+        while True:
+            if self._streams.active is None:
+                self._request_waits()
+            left_s = deadline_s - self._clock.monotonic_s()
+            worker = await self._streams.wait_for_worker(max(0.0, left_s))
+            if worker is None:
+                reason = self.why_not_loaded or "no variant could be loaded"
+                raise ServingError(
+                    f"nothing is loaded and {reason} within {max_wait_s:.0f} s",
+                    code="parked",
+                    retry_after_s=max_wait_s,
+                )
+            try:
+                return await worker.render(
+                    messages=_plain(request.messages),
+                    text=request.text,
+                    tools=_plain(request.tools),
+                )
+            except WorkerError:
+                continue  # it died over it; the next one may do
+
+
+def _plain(items: Any) -> list[dict[str, Any]] | None:
+    return None if items is None else [dict(item) for item in items]

@@ -1,0 +1,205 @@
+"""The record of one answer on its way: what it was asked, what it has, who serves it.
+
+The record is the truth. A worker only computes on from it: prompt, generated tokens and limits are
+enough to go on anywhere, and a token counts once it is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+
+from trimtab.errors import TrimtabError
+from trimtab.serving.requests import (
+    Delta,
+    Disclosure,
+    Ended,
+    FinishReason,
+    GenerationRequest,
+    Usage,
+)
+from trimtab.workers.protocol import Logprob, Start, Tokens
+from trimtab.workers.worker import Worker
+
+
+class StreamState(StrEnum):
+    """Where a stream is in its life."""
+
+    WAITING = "waiting"  # in the queue
+    RUNNING = "running"  # in a worker
+    HELD = "held"  # it had begun, and no worker has it at the moment
+    DONE = "done"
+
+
+class Stream:
+    """One answer. Changed only by `Streams`, read by the API through `StreamHandle`.
+
+    Args:
+        number: The controller's number for it.
+        request: What was asked.
+        prompt: Its token ids.
+        max_tokens: How many may be generated, already clipped to the context.
+        context: The context that it is admitted with.
+        revision: The policy's revision at admission.
+        at_s: When the request was received.
+        on_cancel: Called when the client is gone.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        request: GenerationRequest,
+        prompt: list[int],
+        max_tokens: int,
+        context: int,
+        revision: str,
+        at_s: float,
+        on_cancel: Callable[[Stream], None],
+    ) -> None:
+        self._id = number
+        self.request = request
+        self.prompt = prompt
+        self.generated: list[int] = []
+        self.max_tokens = max_tokens
+        self.context = context
+        self.revision = revision
+        self.state = StreamState.WAITING
+        self.worker: Worker | None = None
+        self.detaching = False
+        self.arrived_s = at_s
+        self.since_s = at_s  # of the state
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        self.variants: list[str] = []
+        self.switches = 0
+        self.resumed = 0
+        self.cached_tokens = 0
+        self._texts: list[str] = []
+        self._fresh = 0  # generated[self._fresh:] has not been fetched
+        self._logprobs: list[Logprob] = []
+        self._end: Ended | TrimtabError | None = None
+        self._news = asyncio.Event()
+        self._on_cancel = on_cancel
+
+    # ------------------------------------------------------------ for the API
+
+    @property
+    def id(self) -> int:
+        """The controller's number for it."""
+        return self._id
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt in tokens."""
+        return len(self.prompt)
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """Which operating point serves it, as of now."""
+        return Disclosure(
+            variant=self.variants[-1] if self.variants else "",
+            context=self.context,
+            policy_revision=self.revision,
+            switches=self.switches,
+            variants=tuple(dict.fromkeys(self.variants)),
+            resumed=self.resumed,
+        )
+
+    async def next(self, timeout_s: float) -> Delta | Ended | None:
+        """What came next, or None after ``timeout_s`` without news (see `StreamHandle`)."""
+        if not self._news.is_set():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return None
+        if self._texts or self._fresh < len(self.generated):
+            return self._take()
+        if isinstance(self._end, Ended):
+            return self._end
+        if self._end is not None:
+            raise self._end
+        return None
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        if not self.done:
+            self._on_cancel(self)
+
+    def _take(self) -> Delta:
+        delta = Delta(
+            "".join(self._texts), tuple(self.generated[self._fresh :]), tuple(self._logprobs)
+        )
+        self._texts.clear()
+        self._logprobs.clear()
+        self._fresh = len(self.generated)
+        if self._end is None:
+            self._news.clear()
+        return delta
+
+    # ------------------------------------------------------------ for serving
+
+    @property
+    def done(self) -> bool:
+        """True after the end."""
+        return self.state is StreamState.DONE
+
+    def start_message(self) -> Start:
+        """What a worker needs to begin, or to go on."""
+        return Start(
+            stream=self._id,
+            prompt=self.prompt,
+            generated=self.generated,
+            max_tokens=self.max_tokens,
+            context=self.context,
+            sampling=self.request.sampling,
+            stop=list(self.request.stop),
+            ignore_eos=self.request.ignore_eos,
+        )
+
+    def enter(self, state: StreamState, at_s: float) -> None:
+        """Change the state."""
+        self.state = state
+        self.since_s = at_s
+
+    def served_by(self, worker: Worker, at_s: float) -> None:
+        """A worker has it now."""
+        name = worker.variant.name
+        if self.variants and self.variants[-1] != name:
+            self.switches += 1
+        if not self.variants or self.variants[-1] != name:
+            self.variants.append(name)
+        self.worker = worker
+        self.detaching = False
+        self.enter(StreamState.RUNNING, at_s)
+
+    def take_tokens(self, message: Tokens, at_s: float) -> None:
+        """Acknowledge tokens; the caller has checked that none is lost or doubled."""
+        self.generated += message.tokens
+        if message.text:
+            self._texts.append(message.text)
+        self._logprobs += message.logprobs
+        if self.first_token_s is None:
+            self.first_token_s = at_s
+        self.last_token_s = at_s
+        self._news.set()
+
+    def finish(self, reason: FinishReason, text: str, at_s: float) -> None:
+        """The answer came to its end."""
+        if text:
+            self._texts.append(text)
+        self._close(
+            Ended(reason, Usage(len(self.prompt), len(self.generated), self.cached_tokens)), at_s
+        )
+
+    def fail(self, error: TrimtabError, at_s: float) -> None:
+        """The answer can't go on."""
+        self._close(error, at_s)
+
+    def _close(self, end: Ended | TrimtabError, at_s: float) -> None:
+        if self._end is None:
+            self._end = end
+            self.worker = None
+            self.enter(StreamState.DONE, at_s)
+            self._news.set()
