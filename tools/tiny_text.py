@@ -1,4 +1,4 @@
-"""The text that the tiny test model learns: made from our own phrases, so that no licence is needed.
+"""The text that the tiny test model learns: our own phrases, so that no licence is needed.
 
 Two kinds of document come out. *Logs* go on for thousands of tokens without an end, so a long
 generation doesn't stop by itself. *Chats* follow the chat template: a question about a story gets

@@ -1,0 +1,236 @@
+"""What a variant's graph says about itself: the shape of its KV cache, its weights, its positions.
+
+It imports onnx and numpy, so only commands that build, add or verify import it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from trimtab.catalog.manifest import Kv, Rope
+from trimtab.errors import CatalogError
+
+KV_TYPES: Final[dict[int, str]] = {
+    TensorProto.FLOAT: "float32",
+    TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "int4",
+}
+WEIGHT_TYPES: Final[dict[int, str]] = {
+    TensorProto.FLOAT: "fp32",
+    TensorProto.FLOAT16: "fp16",
+    TensorProto.BFLOAT16: "bf16",
+}
+ROPE_ROWS: Final = 256
+GENAI_CONFIG: Final = "genai_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a variant's folder tells without loading it.
+
+    Attributes:
+        graph: The graph's file name.
+        architecture: The engine's name for the family: `llama`.
+        context_length: Tokens that the tables of positions were made for.
+        vocabulary: Rows of logits' last dimension.
+        kv: Layers, heads and head size of the cache.
+        kv_dtype: A name of `domain.models.KV_DTYPE_BYTES`.
+        precision: Of most weights: `fp32`, `int8`, `int4`.
+        mixed: Whether a second precision holds more than a tenth of the weights.
+        rope: How positions are turned into the keys.
+        inputs: Inputs of the graph other than the cache's.
+        files: Names of the files that the graph needs, its own first.
+    """
+
+    graph: str
+    architecture: str
+    context_length: int
+    vocabulary: int
+    kv: Kv
+    kv_dtype: str
+    precision: str
+    mixed: bool
+    rope: Rope
+    inputs: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def read_graph(folder: Path) -> GraphFacts:
+    """Read genai_config.json and the graph beside it; weights stay on disk.
+
+    Raises:
+        CatalogError: A file is missing or damaged, or the graph isn't a text model with a KV cache.
+    """
+    config = _config(folder)
+    try:
+        model, decoder = config["model"], config["model"]["decoder"]
+        name, head_size = str(decoder["filename"]), int(decoder["head_size"])
+        context, vocabulary = int(model["context_length"]), int(model["vocab_size"])
+        architecture = str(model["type"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CatalogError(
+            f"{folder / GENAI_CONFIG}: model: field {error} is missing or not of its kind",
+            hint="It isn't the folder of a text model that onnxruntime-genai's builder made.",
+        ) from error
+    graph = load_graph(folder / name)
+    layers, heads, kv_dtype = _cache_shape(graph, folder / name)
+    external = _external_files(graph)
+    for file in external:
+        _inside(folder, file)
+    precision, mixed = _precision(graph)
+    return GraphFacts(
+        graph=name,
+        architecture=architecture,
+        context_length=context,
+        vocabulary=vocabulary,
+        kv=Kv(layers=layers, heads=heads, head_size=head_size),
+        kv_dtype=kv_dtype,
+        precision=precision,
+        mixed=mixed,
+        rope=_rope(graph, folder),
+        inputs=tuple(i.name for i in graph.input if not i.name.startswith("past_")),
+        files=(name, *external),
+    )
+
+
+def load_graph(path: Path) -> Any:
+    """The graph of an onnx file, without its external data.
+
+    Raises:
+        CatalogError: It can't be read or isn't onnx.
+    """
+    try:
+        return onnx.load(str(path), load_external_data=False).graph
+    except OSError as error:
+        raise CatalogError(f"{path}: {error.strerror}") from error
+    except Exception as error:  # protobuf's own exceptions share no useful base
+        raise CatalogError(f"{path}: not an onnx graph, or damaged: {error}") from error
+
+
+def _config(folder: Path) -> Any:
+    path = folder / GENAI_CONFIG
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CatalogError(
+            f"{folder} has no {GENAI_CONFIG}",
+            hint="Give the folders of variants that onnxruntime-genai's builder made; a Hugging "
+            "Face folder or GGUF is built with `trimtab models build --from`.",
+        ) from error
+    except OSError as error:
+        raise CatalogError(f"{path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise CatalogError(f"{path}:{error.lineno}:{error.colno}: {error.msg}") from error
+    except ValueError as error:
+        raise CatalogError(f"{path}: not JSON: {error}") from error
+
+
+def _inside(folder: Path, file: str) -> None:
+    if Path(file).is_absolute() or ".." in Path(file).parts:
+        raise CatalogError(f"{folder}: the graph keeps weights in {file}, outside its folder")
+    if not (folder / file).is_file():
+        raise CatalogError(f"{folder} lacks {file}, which holds the graph's weights")
+
+
+def _cache_shape(graph: Any, path: Path) -> tuple[int, int, str]:
+    """(layers, KV heads, type), which must be the same for every layer."""
+    keys = [i for i in graph.input if i.name.startswith("past_") and i.name.endswith(".key")]
+    if not keys:
+        raise CatalogError(f"{path}: the graph has no past_key_values: it isn't a text decoder")
+    shapes = {
+        (i.type.tensor_type.shape.dim[1].dim_value, i.type.tensor_type.elem_type) for i in keys
+    }
+    if len(shapes) > 1:
+        raise CatalogError(f"{path}: layers with KV caches of several shapes aren't supported")
+    heads, element = shapes.pop()
+    if heads <= 0 or element not in KV_TYPES:
+        raise CatalogError(f"{path}: a KV cache of {heads} heads of type {element} isn't supported")
+    return len(keys), heads, KV_TYPES[element]
+
+
+def _external_files(graph: Any) -> list[str]:
+    names = {
+        entry.value
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return sorted(names)
+
+
+def _attribute(node: Any, name: str, default: int) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def _precision(graph: Any) -> tuple[str, bool]:
+    """The precision of most weights that are multiplied, and whether there is a second one."""
+    sizes: Counter[str] = Counter()
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "MatMulNBits":
+            bits = _attribute(node, "bits", 4)
+            sizes[f"int{bits}"] += _attribute(node, "K", 0) * _attribute(node, "N", 0)
+        elif node.op_type in ("MatMul", "Gemm"):
+            for name in node.input:
+                tensor = initializers.get(name)
+                if tensor is not None and tensor.data_type in WEIGHT_TYPES:
+                    sizes[WEIGHT_TYPES[tensor.data_type]] += math.prod(tensor.dims)
+    if not sizes:
+        return "unknown", False
+    ranked = sizes.most_common()
+    return ranked[0][0], sum(size for _, size in ranked[1:]) * 10 > sizes.total()
+
+
+def _rope(graph: Any, folder: Path) -> Rope:
+    """The rotary settings from the attention nodes and their tables of cosines and sines."""
+    nodes = [n for n in graph.node if n.op_type == "GroupQueryAttention"]
+    tables = sorted({(n.input[7], n.input[8]) for n in nodes if len(n.input) > 8 and n.input[7]})
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    if len(tables) != 1 or any(name not in initializers for name in tables[0]):
+        return Rope(digest="tables:" + ",".join(name for pair in tables for name in pair))
+    cos, sin = (_table(initializers[name], folder) for name in tables[0])
+    rows = np.concatenate([cos[:ROPE_ROWS], sin[:ROPE_ROWS]]).astype(np.float64)
+    return Rope(
+        digest=hashlib.sha256((np.round(rows, 4) + 0.0).tobytes()).hexdigest(),
+        theta=_theta(np.arctan2(sin[1].astype(np.float64), cos[1].astype(np.float64))),
+        rotary_dim=2 * int(cos.shape[1]),
+        interleaved=bool(_attribute(nodes[0], "rotary_interleaved", 0)),
+    )
+
+
+def _table(tensor: Any, folder: Path) -> np.ndarray[Any, Any]:
+    """A table (positions, half the rotary size), read from the weights' file."""
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    if not place:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    count = math.prod(tensor.dims)
+    path = folder / place["location"]
+    table = np.fromfile(path, dtype=dtype, count=count, offset=int(place.get("offset", 0)))
+    if table.size != count:
+        raise CatalogError(f"{path} is too short: it was cut off")
+    return table.reshape(tuple(tensor.dims))
+
+
+def _theta(angles: np.ndarray[Any, Any]) -> float | None:
+    """The base b for which the angle of pair i is b^(−i/h); None if there is no such base."""
+    half = len(angles)
+    if half < 2 or angles[1] <= 0:
+        return None
+    theta = float(angles[1]) ** -half
+    expected = theta ** (-np.arange(half) / half)
+    if not np.allclose(angles, expected, rtol=2e-3, atol=1e-7):
+        return None
+    return float(f"{theta:.4g}")

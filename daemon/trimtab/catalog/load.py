@@ -1,0 +1,172 @@
+"""Which models are on this machine: read once, as values, without loading any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.errors import CatalogError, NoModelError
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedModel:
+    """A model, or one variant of it, that can't be used, and why.
+
+    Attributes:
+        folder: The model's folder.
+        variant: The variant's name; empty when the whole model is unusable.
+        reason: One sentence.
+        hint: The way out.
+    """
+
+    folder: str
+    variant: str
+    reason: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What was found. Immutable: look again by loading again.
+
+    Attributes:
+        models: By id; a model with no usable variant isn't among them.
+        damaged: What was found and can't be used.
+        folders: Where was looked, for messages.
+    """
+
+    models: dict[str, ModelSpec]
+    damaged: tuple[DamagedModel, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    def model(self, model_id: str) -> ModelSpec:
+        """The model of that id.
+
+        Raises:
+            NoModelError: There is none; the hint says how to get one.
+        """
+        found = self.models.get(model_id)
+        if found is not None:
+            return found
+        for entry in self.damaged:
+            if Path(entry.folder).name == model_id:
+                raise NoModelError(f"model {model_id} is damaged: {entry.reason}", hint=entry.hint)
+        if self.models:
+            raise NoModelError(
+                f"there is no model {model_id} in {', '.join(self.folders)}",
+                hint=f"There is: {', '.join(sorted(self.models))}.",
+            )
+        raise NoModelError(
+            f"there is no model in {', '.join(self.folders)}",
+            hint="`trimtab models build smollm2-135m` makes one.",
+        )
+
+
+def load_catalog(folders: Iterable[Path]) -> Catalog:
+    """Read all manifests below some folders.
+
+    A folder may be a models folder (one folder a model below it) or a model's own folder. Of two
+    models with one id the first is taken and the second is listed as damaged.
+
+    Args:
+        folders: Where to look; those that don't exist hold no models.
+    """
+    folders = tuple(folders)
+    models: dict[str, ModelSpec] = {}
+    damaged: list[DamagedModel] = []
+    for folder in (model for root in folders for model in _model_folders(root)):
+        try:
+            manifest = read(folder)
+            if manifest.id in models:
+                raise CatalogError(f"{folder}: a model {manifest.id} was found before this one")
+            model, broken = _spec(folder, manifest)
+        except CatalogError as error:
+            damaged.append(DamagedModel(str(folder), "", error.message, error.hint))
+            continue
+        damaged += broken
+        if model.variants:
+            models[model.model_id] = model
+    return Catalog(models, tuple(damaged), tuple(str(folder) for folder in folders))
+
+
+def variant_folder(folder: Path, variant: Variant) -> Path:
+    """Where a variant's files are: below the model's folder, or elsewhere if added in place."""
+    return folder / variant.folder
+
+
+def wrong_files(folder: Path, variant: Variant) -> list[str]:
+    """A sentence for each file that is missing or has another size than the manifest says."""
+    where = variant_folder(folder, variant)
+    problems = []
+    for name, file in variant.files.items():
+        try:
+            found = (where / name).stat().st_size
+        except OSError as error:
+            problems.append(f"{where / name}: {error.strerror}")
+            continue
+        if found != file.bytes:
+            problems.append(f"{where / name} has {found} bytes instead of {file.bytes}")
+    return problems
+
+
+def _model_folders(root: Path) -> list[Path]:
+    """The model folders in a folder; hidden ones (builds that run) are left out."""
+    if (root / MANIFEST).is_file():
+        return [root]
+    try:
+        below = sorted(root.iterdir())
+    except OSError:
+        return []
+    return [entry for entry in below if entry.is_dir() and not entry.name.startswith(".")]
+
+
+def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedModel]]:
+    usable: list[VariantSpec] = []
+    broken: list[DamagedModel] = []
+    for variant in manifest.variants:
+        problems = wrong_files(folder, variant)
+        if problems:
+            hint = "Build, fetch or add the variant again, or take it out of the manifest."
+            broken.append(DamagedModel(str(folder), variant.name, "; ".join(problems), hint))
+        else:
+            usable.append(_variant_spec(folder, variant))
+    usable.sort(key=lambda spec: (-spec.quality, -spec.weights_bytes, spec.name))
+    return (
+        ModelSpec(
+            model_id=manifest.id,
+            display_name=manifest.name,
+            architecture=manifest.architecture,
+            context_length=manifest.context_length,
+            layers=manifest.kv.layers,
+            kv_heads=manifest.kv.heads,
+            head_size=manifest.kv.head_size,
+            tokenizer_hash=manifest.tokenizer_sha256,
+            has_chat_template=manifest.chat_template,
+            variants=tuple(usable),
+        ),
+        broken,
+    )
+
+
+def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:
+    hints = variant.measured_at_build
+    return VariantSpec(
+        name=variant.name,
+        precision=variant.precision,
+        folder=str(variant_folder(folder, variant).absolute()),
+        weights_bytes=variant.resident_bytes,
+        disk_bytes=variant.disk_bytes,
+        kv_bytes_per_token=variant.kv_bytes_per_token,
+        quality=variant.quality,
+        fingerprint=variant.fingerprint,
+        context_length=variant.context_length,
+        load_s=hints.load_s if hints else None,
+        decode_tps=hints.decode_tps if hints else None,
+        prefill_tps=hints.prefill_tps if hints else None,
+        proof_threads=hints.threads if hints else 1,
+        kv_dtype=variant.kv_dtype,
+        indices_graph=variant.indices_graph,
+    )
