@@ -1,0 +1,86 @@
+"""A worker process: ``python -m trimtab.worker --fd N``, started by the controller.
+
+It never outlives the controller: the kernel kills it when its parent ends, and the end of its
+channel is the second signal. It is the kernel's preferred victim when memory runs out, since the
+controller can bring its streams back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from trimtab.errors import TrimtabError, WorkerError
+from trimtab.worker.channel import Channel, ChannelClosedError
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_NAME: Final = b"trimtab-worker"
+_LOAD_FAILED: Final = 1
+_BROKEN: Final = 3
+
+
+def main() -> int:
+    """Run the worker; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="trimtab.worker", description="Started by trimtab run.")
+    parser.add_argument("--fd", type=int, required=True, help="the channel to the controller")
+    connection = socket.socket(fileno=parser.parse_args().fd)
+    if not _tie_to_parent(connection):
+        return 0
+    channel = Channel(connection)
+    try:
+        return _serve(channel)
+    except ChannelClosedError:
+        return 0  # the controller is gone, and nobody is left to answer to
+    except WorkerError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return _BROKEN
+    finally:
+        channel.close()
+
+
+def _serve(channel: Channel) -> int:
+    # The engine takes a third of a second to import: not before the process is tied to its parent.
+    from trimtab.worker.loading import load
+
+    try:
+        loop = load(channel)
+    except TrimtabError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return _LOAD_FAILED
+    signal.signal(signal.SIGTERM, _leave)
+    loop.run()
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _tie_to_parent(connection: socket.socket) -> bool:
+    """Die with the parent, and be killed before it; False if the parent is gone already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    except OSError:
+        pass  # a sandbox may forbid it; the worker is still the largest process
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    parent, _, _ = struct.unpack("3i", credentials)
+    return parent in (0, os.getppid())  # 0: the parent is in another namespace
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Checks of what a `Start` asks for, before anything is computed for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from trimtab.errors import ContextExceeded, EngineError
+from trimtab.workers.protocol import Sampling, Start
+
+_MOST_STOPS = 64
+_MOST_LOGPROBS = 64
+
+
+def check_start(start: Start, vocabulary: int, context: int) -> None:
+    """Refuse a stream that can't be computed as asked.
+
+    Args:
+        start: The request.
+        vocabulary: Number of token ids; the engine takes any number and answers with garbage.
+        context: Most tokens that a stream can have in this worker.
+
+    Raises:
+        ContextExceeded: The prompt leaves no room for an answer.
+        EngineError: A field is out of its range; the message names it.
+    """
+    fault = next(_faults(start, vocabulary, context), "")
+    if fault:
+        raise EngineError(fault, code="invalid_request")
+    if len(start.prompt) >= start.context:
+        raise ContextExceeded(
+            f"the prompt has {len(start.prompt)} tokens; "
+            f"the context holds {start.context}, prompt and answer together"
+        )
+
+
+def _faults(start: Start, vocabulary: int, context: int) -> Iterator[str]:
+    if not start.prompt:
+        yield "prompt: it has no tokens"
+    for field, tokens in (("prompt", start.prompt), ("generated", start.generated)):
+        if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary):
+            yield f"{field}: token ids are 0 to {vocabulary - 1}"
+    if not 1 <= start.context <= context:
+        yield f"context: {start.context} is not within 1 to {context}"
+    if start.max_tokens < 1:
+        yield f"max_tokens: {start.max_tokens} is less than 1"
+    if start.valid < 0:
+        yield f"valid: {start.valid} is negative"
+    if len(start.stop) > _MOST_STOPS or "" in start.stop:
+        yield f"stop: up to {_MOST_STOPS} strings, none of them empty"
+    yield from _sampling_faults(start.sampling, vocabulary)
+
+
+def _sampling_faults(sampling: Sampling, vocabulary: int) -> Iterator[str]:
+    ranges = (
+        ("temperature", sampling.temperature, 0, 100),
+        ("top_p", sampling.top_p, 0, 1),
+        ("top_k", sampling.top_k, 0, math.inf),
+        ("repetition_penalty", sampling.repetition_penalty, 0.01, 100),
+        ("presence_penalty", sampling.presence_penalty, -100, 100),
+        ("frequency_penalty", sampling.frequency_penalty, -100, 100),
+        ("top_logprobs", sampling.top_logprobs, -1, _MOST_LOGPROBS),
+    )
+    for field, value, low, high in ranges:
+        if not low <= value <= high:  # not a number fails too
+            yield f"{field}: {value} is not within {low} to {high}"
+    if not all(0 <= token < vocabulary for token in sampling.logit_bias):
+        yield f"logit_bias: token ids are 0 to {vocabulary - 1}"
+    if not _finite(sampling.logit_bias.values()):
+        yield "logit_bias: the values must be finite numbers"
+
+
+def _finite(values: Iterable[float]) -> bool:
+    return all(map(math.isfinite, values))

@@ -1,0 +1,80 @@
+"""The one door to an inference engine: what a decoder can do for the worker's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trimtab.errors import EngineError
+from trimtab.worker.sampling import Logits
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream's KV cache is to live.
+
+    Attributes:
+        capacity: Tokens that it must be able to hold.
+        descriptor: An open file or memfd laid out as `trimtab.domain.kv` says; None for memory
+            of the decoder's own. The decoder doesn't close it.
+        valid: Tokens whose KV is already there.
+    """
+
+    capacity: int
+    descriptor: int | None = None
+    valid: int = 0
+
+
+class Cache(Protocol):
+    """A stream's KV cache within a decoder."""
+
+    @property
+    def length(self) -> int:
+        """Tokens whose KV is in it and counts."""
+
+
+class Decoder(Protocol):
+    """Runs one variant.
+
+    All of it is called from one thread. What fails raises `EngineError`, or in `step` gives it back
+    in the cache's place: that cache can only be closed then, other caches are unharmed.
+    """
+
+    @property
+    def name(self) -> str:
+        """``generator`` or ``kv``."""
+
+    def open(self, place: Place) -> Cache:
+        """Make a cache ready.
+
+        Returns:
+            A cache whose length is ``place.valid``, or 0 if the decoder can't take over KV.
+        """
+
+    def prefill(self, cache: Cache, tokens: Sequence[int], *, last: bool) -> Logits | None:
+        """Compute a piece of a prompt.
+
+        Args:
+            cache: Grows by the piece.
+            tokens: At least one, and never beyond the capacity.
+            last: True if the next token is wanted.
+
+        Returns:
+            Logits for the token after the piece if it is the last one. They are the caller's to
+            change until the decoder is used again.
+        """
+
+    def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
+        """Append one token to each of several caches.
+
+        Returns:
+            For each the logits for the token after it, the caller's to change until the decoder is
+            used again; or why that cache can't go on.
+        """
+
+    def rewind(self, cache: Cache, length: int) -> None:
+        """Forget the tokens from ``length`` on."""
+
+    def close(self, cache: Cache) -> None:
+        """Give the cache's memory back."""

@@ -1,0 +1,104 @@
+"""From the first frame to a loop that is ready to serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+import numpy as np
+import onnxruntime_genai as og
+
+from trimtab.errors import EngineError, LoadError, TrimtabError, WorkerError
+from trimtab.worker.channel import Channel
+from trimtab.worker.choice import choose_decoder
+from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.loop import Loop
+from trimtab.worker.memory import resident_bytes
+from trimtab.worker.stream import Language
+from trimtab.worker.tokenizer import Tokenizer
+from trimtab.worker.variant import VariantFacts, read_variant
+from trimtab.workers.protocol import Load, LoadFailed, Ready, decode_to_worker
+
+
+def load(channel: Channel) -> Loop:
+    """Wait for `Load`, load the variant, prove that it computes, and say `Ready`.
+
+    Raises:
+        TrimtabError: It doesn't load; the controller has been told.
+        ChannelClosedError: The controller is gone.
+    """
+    og.disable_telemetry_events()
+    request = _first_message(channel)
+    begun_s = perf_counter()
+    try:
+        return _load(channel, request, begun_s)
+    except TrimtabError as error:
+        channel.send(LoadFailed(error.code, _with_hint(error)))
+        raise
+    except MemoryError as error:
+        message = f"{request.folder}: there is not enough memory to load the variant"
+        channel.send(LoadFailed("out_of_memory", message))
+        raise LoadError(message, code="out_of_memory") from error
+
+
+def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
+    if request.threads < 1:
+        raise LoadError(f"threads: {request.threads} is less than 1", code="invalid_request")
+    if request.context < 1:
+        raise LoadError(f"context: {request.context} is less than 1", code="invalid_request")
+    facts = read_variant(Path(request.folder))
+    tokenizer = Tokenizer(facts)
+    choice = choose_decoder(facts, request.decoder, request.threads)
+    _prove(choice.decoder, facts)
+    context = min(request.context, facts.context)
+    language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
+    channel.send(
+        Ready(
+            load_s=perf_counter() - begun_s,
+            decoder=choice.decoder.name,
+            decoder_reason=choice.reason,
+            resident_bytes=resident_bytes(),
+            context=context,
+            vocabulary=facts.vocabulary,
+            eos=sorted(facts.eos),
+        )
+    )
+    return Loop(channel, choice.decoder, tokenizer, language, context)
+
+
+def _first_message(channel: Channel) -> Load:
+    frames: list[tuple[memoryview, list[int]]] = []
+    while not frames:
+        frames = channel.receive(None, most=1)
+    try:
+        message = decode_to_worker(frames[0][0])
+    except msgspec.MsgspecError as error:
+        raise WorkerError(f"the first message is none: {error}") from error
+    if not isinstance(message, Load):
+        raise WorkerError(f"the first message must be load, not {type(message).__name__.lower()}")
+    return message
+
+
+def _prove(decoder: Decoder, facts: VariantFacts) -> None:
+    """Compute a token: some variants load and fail at the first prefill.
+
+    Raises:
+        LoadError: What comes out isn't a distribution over tokens.
+    """
+    token = facts.bos if facts.bos is not None and facts.bos < facts.vocabulary else 0
+    try:
+        cache = decoder.open(Place(capacity=min(16, facts.context)))
+        logits = decoder.prefill(cache, [token, token], last=True)
+        decoder.close(cache)
+    except EngineError as error:
+        raise LoadError(f"{facts.folder}: it loads and can't compute: {error.message}") from error
+    if logits is None or not np.isfinite(logits).all():
+        raise LoadError(
+            f"{facts.folder}: it loads and computes no finite numbers",
+            hint="build the variant again: `trimtab models build`",
+        )
+
+
+def _with_hint(error: TrimtabError) -> str:
+    return f"{error.message}; {error.hint}" if error.hint else error.message

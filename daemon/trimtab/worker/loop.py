@@ -1,0 +1,307 @@
+"""The worker's loop: one thread that listens, decodes and prefills in turn.
+
+A tick takes what has arrived, advances every decoding stream by one token, and computes at most one
+piece of one prompt. So a newcomer's first token never waits for a whole answer, and a stream that
+is cancelled or handed over stops within a token or a piece.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from time import perf_counter
+from typing import Final, assert_never
+
+import msgspec
+
+from trimtab.errors import EngineError, TrimtabError
+from trimtab.worker.channel import Channel
+from trimtab.worker.checks import check_start
+from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.memory import give_back_free_memory, resident_bytes
+from trimtab.worker.pace import Pacer, PieceSize
+from trimtab.worker.sampling import Logits
+from trimtab.worker.stream import EndReason, Language, Stream
+from trimtab.worker.tokenizer import Tokenizer
+from trimtab.workers.protocol import (
+    Cancel,
+    Detach,
+    Detached,
+    Failed,
+    Load,
+    Pace,
+    Pause,
+    Ping,
+    Pong,
+    Progress,
+    Render,
+    Rendered,
+    RenderFailed,
+    Resume,
+    Start,
+    Stop,
+    ToWorker,
+    decode_to_worker,
+)
+
+_TIDY_AFTER_S: Final = 0.05  # idle for so long, free memory goes back to the system
+
+
+class Loop:
+    """Serves streams until it is told to stop or the other side is gone.
+
+    Args:
+        channel: To the controller.
+        decoder: Runs the variant.
+        tokenizer: The variant's.
+        language: What the variant's tokens mean.
+        context: Most tokens that a stream can have.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        language: Language,
+        context: int,
+    ) -> None:
+        self._channel = channel
+        self._decoder = decoder
+        self._tokenizer = tokenizer
+        self._language = language
+        self._context = context
+        self._streams: dict[int, Stream] = {}
+        self._pacer = Pacer()
+        self._piece = PieceSize()
+        self._tokens = 0
+        self._busy_s = 0.0
+        self._untidy = False
+        self._running = True
+
+    def run(self) -> None:
+        """Serve until `Stop`.
+
+        Raises:
+            ChannelClosedError: The controller is gone.
+            WorkerError: What arrives on the channel can't be understood any more.
+        """
+        while self._running:
+            for body, descriptors in self._channel.receive(self._wait_s()):
+                self._receive(body, descriptors)
+            if self._running and self._pacer.rest_s(perf_counter()) < 0.001:
+                self._decode()
+                self._channel.flush()
+                self._prefill()
+            self._channel.flush()
+
+    # ------------------------------------------------------------ when to wait
+
+    def _wait_s(self) -> float | None:
+        if any(not stream.paused for stream in self._streams.values()):
+            return self._pacer.rest_s(perf_counter())
+        if self._untidy and not self._streams:
+            return self._tidy()
+        return None
+
+    def _tidy(self) -> float | None:
+        """Wait a little for the next request; give memory back if none comes."""
+        if self._channel.readable(_TIDY_AFTER_S):
+            return 0
+        gc.collect()
+        give_back_free_memory()
+        self._untidy = False
+        return None
+
+    # ------------------------------------------------------------ messages
+
+    def _receive(self, body: memoryview, descriptors: list[int]) -> None:
+        taken = None
+        try:
+            message = decode_to_worker(body)
+            if isinstance(message, Start) and message.segment and descriptors:
+                taken = descriptors.pop(0)
+            self._handle(message, taken)
+        except msgspec.MsgspecError as error:
+            self._refuse(body, error)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _handle(self, message: ToWorker, descriptor: int | None) -> None:
+        match message:
+            case Start():
+                self._start(message, descriptor)
+            case Cancel() | Detach() | Pause() | Resume():
+                stream = self._streams.get(message.stream)
+                if stream is not None:
+                    self._steer(stream, message)
+            case Render():
+                self._render(message)
+            case Pace():
+                self._pacer.set(message.ratio)
+            case Ping():
+                statistics = Pong(message.id, resident_bytes(), self._tokens, self._busy_s)
+                self._channel.put(statistics)
+            case Stop():
+                self._running = False
+            case Load():
+                _complain("a second load message was ignored")
+            case _:
+                assert_never(message)
+
+    def _steer(self, stream: Stream, message: Cancel | Detach | Pause | Resume) -> None:
+        match message:
+            case Cancel():
+                self._end(stream, EndReason.CANCELLED)
+            case Detach():
+                self._channel.put(Detached(stream=stream.id, produced=stream.produced))
+                self._release(stream)
+            case Pause() | Resume():
+                stream.paused = isinstance(message, Pause)
+
+    def _refuse(self, body: memoryview, error: Exception) -> None:
+        """Answer a message that is none, so far as it says whom it concerns."""
+        try:
+            raw = msgspec.msgpack.decode(body)
+        except msgspec.MsgspecError:
+            raw = None
+        fields = raw if isinstance(raw, dict) else {}
+        match fields.get("type"), fields.get("stream"), fields.get("id"):
+            case "start", int(stream), _:
+                self._drop(stream)
+                self._channel.put(Failed(stream, "invalid_request", f"start: {error}"))
+            case "render", _, int(number):
+                self._channel.put(RenderFailed(number, "invalid_request", f"render: {error}"))
+            case _:
+                _complain(f"a message was ignored: {error}")
+
+    def _start(self, start: Start, descriptor: int | None) -> None:
+        stream: Stream | None = None
+        try:
+            if self._drop(start.stream):
+                raise EngineError(
+                    f"stream {start.stream} was started twice", code="invalid_request"
+                )
+            check_start(start, self._language.size, self._context)
+            stream = Stream(start, self._language, descriptor)
+            if stream.ended:
+                self._end(stream, stream.ended)
+                return
+            place = Place(stream.capacity, stream.descriptor, stream.valid)
+            stream.cache = self._decoder.open(place)
+            stream.cached_tokens = min(stream.cache.length, stream.prompt_length)
+            self._streams[stream.id] = stream
+        except Exception as error:  # whatever it is, it is this stream's fault alone
+            self._channel.put(_failed(start.stream, error))
+            if stream is not None:
+                self._release(stream)
+            elif descriptor is not None:
+                os.close(descriptor)
+
+    def _render(self, message: Render) -> None:
+        try:
+            self._channel.put(Rendered(message.id, self._tokenizer.render(message)))
+        except EngineError as error:
+            self._channel.put(RenderFailed(message.id, error.code, error.message))
+
+    # ------------------------------------------------------------ engine
+
+    def _decode(self) -> None:
+        """One token for each stream that decodes."""
+        streams = [s for s in self._streams.values() if s.prefilled and not s.paused]
+        if not streams:
+            return
+        batch = [(stream.cache, stream.tokens[-1]) for stream in streams if stream.cache]
+        begun_s = perf_counter()
+        answers = self._decoder.step(batch)
+        share_s = self._ran(begun_s) / len(streams)
+        for stream, logits in zip(streams, answers, strict=True):
+            stream.decode_s += share_s
+            if isinstance(logits, EngineError):
+                self._fail(stream, logits)
+            else:
+                self._advance(stream, logits)
+
+    def _prefill(self) -> None:
+        """A piece of the prompt that has waited longest."""
+        waiting = (s for s in self._streams.values() if not s.prefilled and not s.paused)
+        stream = next(waiting, None)
+        if stream is None or stream.cache is None:
+            return
+        shared = not self._pacer.full or any(
+            s is not stream and not s.paused for s in self._streams.values()
+        )
+        at, total = stream.cache.length, len(stream.tokens)
+        piece = stream.tokens[at : at + self._piece.tokens(shared=shared)]
+        last = at + len(piece) == total
+        begun_s = perf_counter()
+        try:
+            logits = self._decoder.prefill(stream.cache, piece, last=last)
+        except EngineError as error:
+            self._fail(stream, error)
+            return
+        seconds = self._ran(begun_s)
+        stream.prefill_s += seconds
+        self._piece.observe(len(piece), seconds)
+        self._channel.put(Progress(stream=stream.id, done=at + len(piece), total=total))
+        if logits is not None:
+            stream.prefilled = True
+            self._advance(stream, logits)
+
+    def _advance(self, stream: Stream, logits: Logits) -> None:
+        try:
+            tokens = stream.advance(logits)
+        except Exception as error:  # whatever it is, the other streams go on
+            self._fail(stream, error)
+            return
+        self._tokens += 1
+        self._channel.put(tokens)
+        if stream.ended:
+            self._end(stream, stream.ended)
+
+    def _ran(self, begun_s: float) -> float:
+        now_s = perf_counter()
+        self._busy_s += now_s - begun_s
+        self._pacer.ran(now_s - begun_s, now_s)
+        return now_s - begun_s
+
+    # ------------------------------------------------------------ ends
+
+    def _end(self, stream: Stream, reason: EndReason) -> None:
+        self._channel.put(stream.finished(reason))
+        self._release(stream)
+
+    def _fail(self, stream: Stream, error: Exception) -> None:
+        self._channel.put(_failed(stream.id, error))
+        self._release(stream)
+
+    def _drop(self, number: int) -> bool:
+        """Forget a stream without a word; False if there is none."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._release(stream)
+        return stream is not None
+
+    def _release(self, stream: Stream) -> None:
+        self._streams.pop(stream.id, None)
+        if stream.cache is not None:
+            self._decoder.close(stream.cache)
+            stream.cache = None
+        stream.release()
+        self._untidy = True
+
+
+def _failed(stream: int, error: Exception) -> Failed:
+    match error:
+        case TrimtabError():
+            return Failed(stream, error.code, error.message)
+        case MemoryError():
+            return Failed(stream, "out_of_memory", "there is not enough memory for the stream")
+        case _:
+            return Failed(stream, "internal", f"{type(error).__name__}: {error}")
+
+
+def _complain(line: str) -> None:
+    sys.stderr.write(f"{line}\n")

@@ -1,0 +1,158 @@
+"""One stream's state, all of it derived from its prompt and the tokens generated so far.
+
+A stream that goes on from another worker is made with the tokens that the controller has
+acknowledged and folds over them, so detokenizer, stop strings and penalties are what they were in
+the first worker: nothing at the seam can differ.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimtab.worker.decoder import Cache
+from trimtab.worker.detokenize import Detokenizer
+from trimtab.worker.sampling import Logits, Sampler, log_probabilities
+from trimtab.worker.stop import StopScanner
+from trimtab.worker.vocabulary import Vocabulary
+from trimtab.workers.protocol import Finished, Logprob, Start, Tokens
+
+
+class EndReason(StrEnum):
+    """Why a stream is complete."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What the model's tokens mean.
+
+    Attributes:
+        vocabulary: Bytes of each token.
+        size: Number of token ids that the graph knows.
+        eos: Token ids that end an answer.
+    """
+
+    vocabulary: Vocabulary
+    size: int
+    eos: frozenset[int]
+
+
+class Stream:
+    """A stream that this worker computes.
+
+    Args:
+        start: The request; its fields have been checked.
+        language: Of the model.
+        descriptor: Of the KV segment that came with the request; closed by `release`.
+
+    Attributes:
+        id: The controller's number for it.
+        tokens: Prompt and answer.
+        cache: Its KV cache, once it has one.
+        ended: Why it is complete; None while it isn't.
+        paused: True while nothing is to be computed for it.
+        prefilled: True once all tokens but the newest are in the cache.
+        cached_tokens: Prompt tokens whose KV was there already.
+        prefill_s: Engine time spent on its prefill.
+        decode_s: Engine time spent on its decoding.
+    """
+
+    def __init__(self, start: Start, language: Language, descriptor: int | None = None) -> None:
+        self.id = start.stream
+        self.tokens = list(start.prompt)
+        self.cache: Cache | None = None
+        self.ended: EndReason | None = None
+        self.paused = False
+        self.prefilled = False
+        self.cached_tokens = 0
+        self.prefill_s = 0.0
+        self.decode_s = 0.0
+        self._start = start
+        self._language = language
+        self._descriptor = descriptor
+        self._detokenizer = Detokenizer(language.vocabulary)
+        self._stops = StopScanner(start.stop)
+        self._sampler = Sampler(start.sampling, start.prompt, language.size)
+        for token in start.generated:
+            self._take(token)
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._start.prompt)
+
+    @property
+    def produced(self) -> int:
+        """Tokens generated so far, in whatever worker."""
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens that it can ever hold."""
+        return min(self._start.context, self.prompt_length + self._start.max_tokens)
+
+    @property
+    def descriptor(self) -> int | None:
+        """The KV segment that came with it."""
+        return self._descriptor
+
+    @property
+    def valid(self) -> int:
+        """Tokens in that segment whose KV counts; the newest token must be computed anyway."""
+        return min(self._start.valid, len(self.tokens) - 1)
+
+    def advance(self, logits: Logits) -> Tokens:
+        """Choose the next token; `ended` says afterwards whether it was the last.
+
+        Args:
+            logits: For the next token; changed in place.
+
+        Raises:
+            EngineError: The logits aren't numbers.
+        """
+        wanted = self._start.sampling.top_logprobs
+        raw = logits.copy() if wanted >= 0 else logits
+        token = self._sampler.choose(logits, len(self.tokens))
+        logprobs = [self._logprob(raw, token, wanted)] if wanted >= 0 else []
+        first = self.produced
+        text = self._take(token)
+        return Tokens(stream=self.id, first=first, tokens=[token], text=text, logprobs=logprobs)
+
+    def finished(self, reason: EndReason) -> Finished:
+        """The last message, with the text that was held back."""
+        return Finished(
+            stream=self.id,
+            reason=reason.value,
+            text=self._stops.rest(),
+            prefill_s=self.prefill_s,
+            decode_s=self.decode_s,
+            cached_tokens=self.cached_tokens,
+        )
+
+    def release(self) -> None:
+        """Close the segment's descriptor."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _take(self, token: int) -> str:
+        """Fold one generated token into the state; returns the text that became certain."""
+        self.tokens.append(token)
+        self._sampler.observe(token)
+        cut = self._stops.feed(self._detokenizer.feed(token))
+        end_of_answer = token in self._language.eos and not self._start.ignore_eos
+        if cut.stopped or end_of_answer:
+            self.ended = EndReason.STOP
+        elif len(self.tokens) >= self.capacity:
+            self.ended = EndReason.LENGTH
+        return cut.text
+
+    def _logprob(self, logits: Logits, token: int, top: int) -> Logprob:
+        name = self._language.vocabulary.name
+        value, best = log_probabilities(logits, token, top)
+        return Logprob(value, name(token), [(other, name(other), at) for other, at in best])

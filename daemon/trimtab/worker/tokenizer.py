@@ -1,0 +1,91 @@
+"""Requests to token ids, with the variant's own tokenizer and chat template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+import onnxruntime_genai as og
+
+from trimtab.errors import EngineError, LoadError
+from trimtab.worker.variant import VariantFacts
+from trimtab.worker.vocabulary import Vocabulary, parse_vocabulary
+from trimtab.workers.protocol import Render
+
+_TOKENIZER_NAME: Final = "tokenizer.json"
+
+
+class Tokenizer:
+    """The variant's tokenizer.
+
+    Args:
+        facts: The variant.
+
+    Raises:
+        LoadError: The tokenizer's files are missing or damaged.
+    """
+
+    def __init__(self, facts: VariantFacts) -> None:
+        path = facts.folder / _TOKENIZER_NAME
+        self.vocabulary = _read_vocabulary(path)
+        self._facts = facts
+        try:
+            self._engine = og.Tokenizer(str(facts.folder))
+        except Exception as error:  # the engine raises several kinds, none of them documented
+            raise LoadError(
+                f"{path}: the engine refuses the tokenizer: {error}", code="model_damaged"
+            ) from error
+
+    def render(self, request: Render) -> list[int]:
+        """The token ids of a request.
+
+        Raises:
+            EngineError: The template or the tokenizer refuses it; the fault is the request's.
+        """
+        if request.messages is None:
+            tokens = self._encode(request.text or "")
+        else:
+            tokens = self._encode(self._apply_template(request))
+            bos = self._facts.bos
+            if bos is not None and tokens[:2] == [bos, bos]:
+                del tokens[0]  # the template wrote it, and the tokenizer once more
+        if not tokens:
+            raise EngineError("the prompt is empty", code="prompt_empty")
+        if max(tokens) >= self._facts.vocabulary:
+            raise EngineError(
+                "the prompt has a token that the model doesn't know", code="token_unknown"
+            )
+        return tokens
+
+    def _apply_template(self, request: Render) -> str:
+        tools = {"tools": json.dumps(request.tools)} if request.tools else {}
+        try:
+            text = self._engine.apply_chat_template(
+                json.dumps(request.messages), add_generation_prompt=True, **tools
+            )
+        except Exception as error:  # whatever the template or the engine's parser raises
+            raise EngineError(
+                f"the chat template refuses the messages: {error}", code="template_refused"
+            ) from error
+        return str(text)
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            return [int(token) for token in self._engine.encode(text)]
+        except Exception as error:  # the engine raises several kinds, none of them documented
+            raise EngineError(
+                f"the tokenizer refuses the text: {error}", code="tokenizer_refused"
+            ) from error
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LoadError(
+            f"{path}: {error.strerror}",
+            hint="`trimtab models verify` says which files differ from what was built",
+            code="model_damaged",
+        ) from error
+    return parse_vocabulary(data, str(path))
