@@ -22,7 +22,7 @@ class SwitchWorker:
 
     Attributes:
         id: Names the action in its outcome.
-        point: The operating point whose variant and threads the new worker has.
+        point: The operating point that is in force afterwards, in all its knobs.
         mode: Whether the old worker goes before the new one comes.
     """
 

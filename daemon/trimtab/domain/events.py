@@ -20,11 +20,31 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What the workload holds and wants at a tick.
+
+    Attributes:
+        running: Streams that a worker has.
+        waiting: Requests in the queue, those being tokenized included.
+        held: Streams that had begun and have no worker.
+        kv_tokens: Tokens in the KV caches of the running streams.
+        worker_bytes: Anonymous memory of the serving worker; None if there is none.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    held: int = 0
+    kv_tokens: int = 0
+    worker_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The sensors were read."""
 
     at_s: float
     snapshot: Snapshot
+    demand: Demand = Demand()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +92,11 @@ class WorkerLost:
     Attributes:
         variant: What it had loaded.
         reason: For people.
-        restarting: True while the supervisor's budget lets it try the same variant again.
     """
 
     at_s: float
     variant: str
     reason: str
-    restarting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +105,7 @@ class WorkerMeasured:
 
     Attributes:
         variant: The variant that it has loaded.
-        resident_bytes: Private memory of the process, KV in segments excluded.
+        resident_bytes: Anonymous memory of the process, just after loading, no stream running.
         load_s: How long loading took; None unless it has just loaded.
     """
 

@@ -1,0 +1,168 @@
+"""Every operating point with its prediction, and whether it may be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from trimtab.domain.decisions import Prediction
+from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.models import ModelSpec
+from trimtab.planner.heat import restrict
+from trimtab.planner.points import candidates
+from trimtab.planner.predict import Situation, predict
+from trimtab.planner.state import State
+from trimtab.policy.compiled import Corner, KnobBounds, Policy
+
+MIB: Final = 1024 * 1024
+HORIZON_S: Final = 1.0
+
+
+class Fit(IntEnum):
+    """How a point stands to the memory limit, best first."""
+
+    ROOMY = 0  # a whole conversation fits, and the leave threshold is kept
+    KEPT = 1  # a whole conversation fits, and the headroom is kept
+    NOW = 2  # the headroom is kept with what is cached now, not with a whole conversation
+    OVER = 3  # it isn't
+
+
+@dataclass(frozen=True, slots=True)
+class Assessed:
+    """One point, judged.
+
+    Attributes:
+        point: The point.
+        predicted: What it would hold and do.
+        fit: How it stands to the memory limit.
+        late: Latency objectives that it is predicted to miss.
+        reason: Why it is out; empty if it is in as far as anything but memory goes.
+    """
+
+    point: OperatingPoint
+    predicted: Prediction
+    fit: Fit
+    late: int
+    reason: str
+
+    @property
+    def rank(self) -> tuple[int, float, int, float]:
+        """Smaller is better, among points that may be taken."""
+        point = self.point
+        return (self.late, -self.predicted.quality_ratio, -point.context, -point.pace_ratio)
+
+
+def mib(size_bytes: float) -> str:
+    """A size for people."""
+    return f"{size_bytes / MIB:.0f} MiB"
+
+
+def fit(predicted: Prediction, policy: Policy, margin_bytes: float) -> Fit:
+    """Which side of the memory limits a point falls on.
+
+    ``margin_bytes`` is what others will take until the step is done.
+    """
+    limit = policy.memory
+    if limit is None or predicted.available_bytes is None:
+        return Fit.ROOMY if limit is None else Fit.KEPT
+    now = predicted.available_bytes
+    worst = now - (predicted.reserved_bytes - predicted.memory_bytes)
+    if worst - margin_bytes >= limit.leave_bytes:
+        return Fit.ROOMY
+    if worst - margin_bytes >= limit.headroom_bytes:
+        return Fit.KEPT
+    return Fit.NOW if now >= limit.headroom_bytes else Fit.OVER
+
+
+def late(predicted: Prediction, policy: Policy) -> int:
+    """How many of the policy's latency objectives are predicted to be missed, if it protects it."""
+    if Corner.LATENCY not in policy.protect:
+        return 0
+    missed = 0
+    tpot_s, ttft_s = policy.slo.tpot_p95_s, policy.slo.ttft_p95_s
+    if tpot_s is not None and predicted.decode_tps:
+        missed += 1 / predicted.decode_tps > tpot_s
+    if ttft_s is not None and predicted.ttft_s is not None:
+        missed += predicted.ttft_s > ttft_s
+    return missed
+
+
+def situation(state: State) -> Situation:
+    """What predictions start from, at the last tick."""
+    available = state.snapshot.value("memory.available") if state.snapshot is not None else None
+    return Situation(
+        available_bytes=None if available is None else int(available),
+        held_bytes=state.demand.worker_bytes or 0,
+        kv_tokens=state.demand.kv_tokens,
+        resident=state.resident,
+    )
+
+
+def assess(
+    state: State, policy: Policy, bounds: KnobBounds, model: ModelSpec, at_s: float
+) -> tuple[Assessed, ...]:
+    """All points of the model, judged for now."""
+    pinned = pinned_knobs(state, at_s)
+    pace_ratio, too_hot = restrict(state.heat, model, bounds)
+    points = candidates(
+        model, bounds, wanted_threads=state.threads, pace_ratio=pace_ratio, pinned=pinned
+    )
+    here = situation(state)
+    margin = state.fill_bytes_s * HORIZON_S
+    judged = []
+    for point in points:
+        predicted = predict(point, model, here)
+        # What is loaded already can be measured: no prediction stands between it and the limit.
+        extra = 0.0 if point.variant == state.point.variant else margin
+        judged.append(
+            Assessed(
+                point,
+                predicted,
+                fit(predicted, policy, extra),
+                late(predicted, policy),
+                _excluded(point, predicted, state, policy, model, pinned, too_hot, at_s),
+            )
+        )
+    return tuple(judged)
+
+
+def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:
+    """What is pinned at this time."""
+    pin = state.pin
+    if pin is None or (pin.until_s is not None and at_s >= pin.until_s):
+        return {}
+    return pin.knobs
+
+
+def _excluded(
+    point: OperatingPoint,
+    predicted: Prediction,
+    state: State,
+    policy: Policy,
+    model: ModelSpec,
+    pinned: Mapping[Knob, str | int | float],
+    too_hot: frozenset[str],
+    at_s: float,
+) -> str:
+    """Why a point is out whatever the memory, in words; empty if it isn't."""
+    name = point.variant or ""
+    if model.variant(name) is None:
+        return f"the model has no variant {name}"
+    quarantine = state.quarantine.get(name)
+    if quarantine is not None and at_s < quarantine.until_s:
+        return f"in quarantine: {quarantine.reason}"
+    if Knob.VARIANT not in pinned:
+        if predicted.quality_ratio < policy.floor.quality_ratio:
+            return (
+                f"its quality {predicted.quality_ratio:.2f} is under the policy's floor "
+                f"of {policy.floor.quality_ratio:.2f}"
+            )
+        if name in too_hot:
+            return "too hot for it"
+    if Knob.CONTEXT not in pinned and point.context < min(
+        policy.floor.context, model.context_length
+    ):
+        return f"its context is under the policy's floor of {policy.floor.context} tokens"
+    return ""

@@ -1,0 +1,93 @@
+"""Which point to take: the best that fits, the best that could be stepped up to, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trimtab.domain.decisions import Rejected
+from trimtab.domain.knobs import OperatingPoint
+from trimtab.planner.assess import Assessed, Fit, mib
+from trimtab.policy.compiled import Policy
+
+
+def best(judged: Iterable[Assessed], worst_fit: Fit) -> Assessed | None:
+    """The best point that may be taken with a fit at least this good; None if there is none."""
+    allowed = [one for one in judged if not one.reason and one.fit <= worst_fit]
+    return min(allowed, key=lambda one: one.rank, default=None)
+
+
+def safest(judged: Iterable[Assessed]) -> Assessed | None:
+    """The best point that fits: a whole conversation if possible, else what is cached now."""
+    points = tuple(judged)
+    return best(points, Fit.KEPT) or best(points, Fit.NOW)
+
+
+def find(judged: Iterable[Assessed], point: OperatingPoint) -> Assessed | None:
+    """The judgement of one point; None if it is no candidate at all."""
+    return next((one for one in judged if one.point == point), None)
+
+
+def why_out(one: Assessed, policy: Policy) -> str:
+    """Why a point can't be taken now, in words; empty if it can."""
+    if one.reason:
+        return one.reason
+    limit, available = policy.memory, one.predicted.available_bytes
+    if limit is None or available is None:
+        return ""
+    if one.fit is Fit.OVER:
+        return (
+            f"it needs {mib(one.predicted.memory_bytes)} and would leave {mib(available)}, "
+            f"under the headroom of {mib(limit.headroom_bytes)}"
+        )
+    if one.fit is Fit.NOW:
+        grown = available - one.predicted.reserved_bytes + one.predicted.memory_bytes
+        return (
+            f"a conversation of {one.point.context} tokens would leave {mib(grown)}, "
+            f"under the headroom of {mib(limit.headroom_bytes)}"
+        )
+    return ""
+
+
+def why_lost(one: Assessed, winner: Assessed, policy: Policy) -> str:
+    """Why a point was not chosen though another was."""
+    if out := why_out(one, policy):
+        return out
+    if one.fit is Fit.KEPT and winner.fit is Fit.ROOMY and policy.memory is not None:
+        return f"it would not keep {mib(policy.memory.leave_bytes)} available"
+    if one.late > winner.late:
+        return "it is predicted to miss a latency objective"
+    ours, theirs = one.predicted.quality_ratio, winner.predicted.quality_ratio
+    if ours < theirs:
+        return f"its quality is {ours:.2f} against {theirs:.2f}"
+    if one.point.context < winner.point.context:
+        return f"its context is smaller ({one.point.context} tokens)"
+    return "a step up to it has to wait"
+
+
+def runner_up(
+    judged: Sequence[Assessed], winner: Assessed, source: OperatingPoint, policy: Policy
+) -> Rejected | None:
+    """The best point of another variant (or context) that lost, and why."""
+    others = [
+        one
+        for one in judged
+        if one.point != winner.point and one.point != source and not one.reason
+    ]
+    others.sort(key=lambda one: (one.point.variant == winner.point.variant, one.rank))
+    if not others:
+        return None
+    return Rejected(others[0].point, why_lost(others[0], winner, policy))
+
+
+def exclusions(judged: Iterable[Assessed], policy: Policy) -> tuple[Rejected, ...]:
+    """For each variant that can't be taken at all, its most modest point and the reason."""
+    by_variant: dict[str | None, list[Assessed]] = {}
+    for one in judged:
+        by_variant.setdefault(one.point.variant, []).append(one)
+    out = []
+    for points in by_variant.values():
+        reasons = [(one, why_out(one, policy)) for one in points]
+        if all(reason for _, reason in reasons):
+            one, reason = reasons[-1]
+            out.append(Rejected(one.point, reason))
+    return tuple(out)

@@ -1,0 +1,94 @@
+"""`step`: one event in, a new state, actions and a decision record out. Pure.
+
+The same function runs in the daemon, in scenario tests, in the simulator and in replay. It decides
+when something happened that can matter: a tick, the end of an action, the loss of a worker, another
+policy, model or pin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trimtab.domain.actions import Action
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import (
+    ActionEnded,
+    Event,
+    ModelChanged,
+    PausedSet,
+    PinCleared,
+    PinSet,
+    PolicyChanged,
+    RequestWaiting,
+    Tick,
+    WorkerLost,
+    WorkerMeasured,
+)
+from trimtab.domain.knobs import PARKED
+from trimtab.planner import faults, observe, outcome
+from trimtab.planner.decide import decide
+from trimtab.planner.state import Pin, State
+from trimtab.policy.compiled import Policy
+
+NO_CAUSE: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What came of one event.
+
+    Attributes:
+        state: The controller's memory from now on.
+        actions: To be carried out in this order; each one's outcome comes back as `ActionEnded`.
+        decision: The record, if something was decided.
+        settled: An earlier record with its outcome, if one has just become known.
+    """
+
+    state: State
+    actions: Sequence[Action] = ()
+    decision: Decision | None = None
+    settled: Decision | None = None
+
+
+def step(state: State, event: Event, policy: Policy) -> Step:
+    """React to one event under the policy in force."""
+    settled: Decision | None = None
+    cause = NO_CAUSE
+    match event:
+        case Tick():
+            state = observe.tick(state, event, policy)
+            state, settled = outcome.settle(state, event.at_s)
+        case ActionEnded():
+            state = outcome.ended(state, event)
+        case WorkerLost():
+            state = faults.lost(state, event)
+            cause = f"the worker for {event.variant} was lost ({event.reason})"
+        case WorkerMeasured():
+            state = observe.measured(state, event)
+            return Step(state)
+        case _:
+            state, cause = _told(state, event)
+    chosen = decide(state, policy, event.at_s, cause)
+    return Step(chosen.state, chosen.actions, chosen.decision, settled)
+
+
+def _told(state: State, event: Event) -> tuple[State, str]:
+    """What people and the catalog say."""
+    match event:
+        case ModelChanged(model=model):
+            name = model.model_id if model is not None else "none"
+            return replace(state, model=model), f"the model is now {name}"
+        case PolicyChanged(revision=revision):
+            return replace(state, better=None), f"policy revision {revision} came into force"
+        case RequestWaiting():
+            return replace(state, wanted=state.point == PARKED), "a request waits"
+        case PinSet(knobs=knobs, until_s=until_s, by=by):
+            return replace(state, pin=Pin(dict(knobs), until_s, by)), f"pinned by {by}"
+        case PinCleared(by=by):
+            return replace(state, pin=None, better=None), f"unpinned by {by}"
+        case PausedSet(paused=paused, by=by):
+            return replace(state, paused=paused), f"{'paused' if paused else 'resumed'} by {by}"
+        case _:
+            return state, NO_CAUSE

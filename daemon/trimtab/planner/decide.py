@@ -1,0 +1,251 @@
+"""Whether to move, and where to: the rules of stability around the choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
+from trimtab.domain.decisions import Decision, Direction, Trigger
+from trimtab.domain.knobs import PARKED, Knob
+from trimtab.domain.models import ModelSpec
+from trimtab.planner import choose
+from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
+from trimtab.planner.plan import Move, carry_out
+from trimtab.planner.state import NEVER_S, State
+from trimtab.policy.compiled import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What `decide` gives back: see `controller.Step`."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+    decision: Decision | None = None
+
+
+def decide(state: State, policy: Policy, at_s: float, cause: str) -> Decided:
+    """Move if something must or may be moved.
+
+    Args:
+        state: With the event taken in.
+        policy: In force.
+        at_s: Now.
+        cause: What happened, in words; empty on an ordinary tick.
+    """
+    if state.model is None:
+        if state.point.parked or state.running is not None:
+            return Decided(state)
+        trigger = Trigger("model", text="there is no model any more")
+        return _move(state, policy, at_s, Move(PARKED, None, trigger, Direction.PARK), ())
+    if state.waiting_for:
+        return _while_moving(state, policy, at_s)
+    judged = assess(state, policy, policy.knobs, state.model, at_s)
+    move = (
+        _from_nothing(state, policy, judged, at_s, cause)
+        if state.point.parked
+        else _from_point(state, policy, judged, at_s, cause)
+    )
+    if isinstance(move, State):
+        return Decided(move)
+    return _move(state, policy, at_s, move, judged)
+
+
+def _move(
+    state: State, policy: Policy, at_s: float, move: Move, judged: tuple[Assessed, ...]
+) -> Decided:
+    new_state, actions, decision = carry_out(state, policy, at_s, move, judged)
+    return Decided(new_state, actions, decision)
+
+
+# ---------------------------------------------------------------- nothing is loaded
+
+
+def _from_nothing(
+    state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
+) -> Move | State:
+    """Load something: at once if somebody waits or at start, else when there is room."""
+    if state.lost_point is not None:
+        again = choose.find(judged, state.lost_point)
+        if again is not None and not again.reason and again.fit <= Fit.NOW:
+            trigger = Trigger("worker", text=cause or "the worker was lost")
+            return Move(again.point, again, trigger, Direction.START)
+    demand = state.demand
+    urgent = (
+        state.changed_s == NEVER_S
+        or state.wanted
+        or state.lost_point is not None
+        or demand.held + demand.waiting > 0
+    )
+    target = choose.safest(judged) if urgent else choose.best(judged, Fit.ROOMY)
+    if target is None:
+        return replace(state, better=None)
+    if urgent:
+        text = cause or ("a request waits" if demand.waiting or state.wanted else "at start")
+        return Move(target.point, target, Trigger("demand", text=text), Direction.START)
+    return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
+
+
+# ---------------------------------------------------------------- something is loaded
+
+
+def _from_point(
+    state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
+) -> Move | State:
+    current = choose.find(judged, state.point)
+    model = state.model
+    assert model is not None
+    must = current is None or bool(current.reason) or current.fit > Fit.KEPT
+    hard = current is not None and current.fit is Fit.OVER
+    if must and (hard or not state.paused):
+        move = _must_move(state, policy, judged, current, model, at_s, cause)
+        if move is not None:
+            return move
+    if state.paused or current is None:
+        return replace(state, better=None)
+    target = choose.best(judged, Fit.ROOMY)
+    if target is None or target.rank >= current.rank:
+        return replace(state, better=None)
+    return _when_it_has_lasted(state, policy, target, at_s, Direction.UP)
+
+
+def _must_move(
+    state: State,
+    policy: Policy,
+    judged: tuple[Assessed, ...],
+    current: Assessed | None,
+    model: ModelSpec,
+    at_s: float,
+    cause: str,
+) -> Move | None:
+    """The way out of a point that can't stay; None if there is nothing better than to stay."""
+    target = _way_out(state, judged, current, model, at_s)
+    trigger = _why(state, policy, current, at_s, cause)
+    if target is None:
+        text = f"{trigger.text}; no variant fits"
+        return Move(PARKED, None, replace(trigger, text=text), Direction.PARK)
+    if target.point == state.point:
+        return None
+    if current is not None and not current.reason and target.fit >= current.fit:
+        return None  # a conversation could outgrow the limit, and nowhere is better
+    return Move(target.point, target, trigger, _direction(state, target))
+
+
+def _way_out(
+    state: State,
+    judged: tuple[Assessed, ...],
+    current: Assessed | None,
+    model: ModelSpec,
+    at_s: float,
+) -> Assessed | None:
+    """Cheap knobs before dear ones, and no step up by the way unless nothing else is left."""
+    here = model.variant(state.point.variant or "")
+    same = tuple(one for one in judged if one.point.variant == state.point.variant)
+    if (stay := choose.best(same, Fit.KEPT)) is not None:
+        return stay
+    if here is not None and not pinned_knobs(state, at_s):
+        modest = tuple(one for one in judged if one.predicted.quality_ratio <= here.quality)
+        if (lower := choose.safest(modest)) is not None:
+            return lower
+    return choose.safest(judged)
+
+
+def _direction(state: State, target: Assessed) -> Direction:
+    model = state.model
+    here = model.variant(state.point.variant or "") if model is not None else None
+    if here is None or here.name == target.point.variant:
+        smaller = (target.point.context, target.point.pace_ratio) <= (
+            state.point.context,
+            state.point.pace_ratio,
+        )
+        return Direction.DOWN if smaller else Direction.UP
+    return Direction.DOWN if target.predicted.quality_ratio <= here.quality else Direction.UP
+
+
+def _when_it_has_lasted(
+    state: State, policy: Policy, target: Assessed, at_s: float, direction: Direction
+) -> Move | State:
+    """Step up once a better point has been there for long enough; remember since when."""
+    since_s = state.better_since_s if state.better is not None else at_s
+    waiting = replace(state, better=target.point, better_since_s=since_s)
+    stability = policy.stability
+    wait_s = max(stability.dwell_s, state.up_wait_s)
+    handover = bool({Knob.VARIANT, Knob.THREADS} & set(state.point.changed(target.point)))
+    too_soon = (
+        at_s - since_s < wait_s
+        or at_s - state.changed_s < max(stability.dwell_s, stability.cooldown_s)
+        or (handover and len(state.handovers) >= stability.switches_per_hour)
+    )
+    if too_soon:
+        return waiting
+    available = situation(state).available_bytes
+    limit = policy.memory
+    held_s = at_s - since_s
+    if limit is not None and available is not None:
+        text = (
+            f"for {held_s:.0f} s there has been room to keep {mib(limit.leave_bytes)} free "
+            f"after the step ({mib(available)} are available)"
+        )
+        trigger = Trigger("memory.available", available, limit.leave_bytes, held_s, text)
+    else:
+        trigger = Trigger("better", for_s=held_s, text=f"it could be taken for {held_s:.0f} s")
+    return Move(target.point, target, trigger, direction)
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def _why(
+    state: State, policy: Policy, current: Assessed | None, at_s: float, cause: str
+) -> Trigger:
+    """What makes the present point impossible."""
+    available = situation(state).available_bytes
+    limit = policy.memory
+    if current is not None and current.fit > Fit.KEPT and limit is not None:
+        text = f"{mib(available or 0)} of memory are available"
+        if current.fit is Fit.OVER:
+            text += f", under the limit of {mib(limit.headroom_bytes)}"
+        else:
+            text += (
+                f", and a conversation of {current.point.context} tokens would go "
+                f"under the limit of {mib(limit.headroom_bytes)}"
+            )
+        return Trigger("memory.available", available, limit.headroom_bytes, text=text)
+    heat = state.heat
+    if state.snapshot is not None and heat.changed_s == at_s and policy.temperature is not None:
+        celsius = state.snapshot.value("temperature.max")
+        hot = celsius is not None and celsius >= policy.temperature.enter_celsius
+        threshold = policy.temperature.enter_celsius if hot else policy.temperature.leave_celsius
+        text = (
+            f"{celsius or 0:.0f} °C, {'over' if hot else 'under'} the limit of {threshold:.0f} °C"
+        )
+        return Trigger("temperature.max", celsius, threshold, text=text)
+    if cause:
+        return Trigger("event", text=cause)
+    if current is not None and current.reason:
+        return Trigger("exclusion", text=current.reason)
+    return Trigger("bounds", text="the point is outside the bounds in force")
+
+
+# ---------------------------------------------------------------- while actions run
+
+
+def _while_moving(state: State, policy: Policy, at_s: float) -> Decided:
+    """Hold still, unless memory runs out while a second worker is being loaded."""
+    running, limit = state.running, policy.memory
+    available = situation(state).available_bytes
+    if (
+        not isinstance(running, SwitchWorker)
+        or running.mode is not HandoverMode.MAKE_BEFORE_BREAK
+        or running.point == state.point
+        or limit is None
+        or available is None
+        or available >= limit.headroom_bytes
+    ):
+        return Decided(state)
+    text = (
+        f"{mib(available)} of memory were left while {running.point.variant} was loading, "
+        f"under the limit of {mib(limit.headroom_bytes)}"
+    )
+    trigger = Trigger("memory.available", available, limit.headroom_bytes, text=text)
+    return _move(state, policy, at_s, Move(state.point, None, trigger, Direction.DOWN), ())

@@ -1,0 +1,47 @@
+"""Variants that fail: tried again at once, then left out for a time that doubles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trimtab.domain.events import WorkerLost
+from trimtab.domain.knobs import PARKED
+from trimtab.planner.state import Quarantine, State
+
+LOSSES_ALLOWED: Final = 5
+LOSS_WINDOW_S: Final = 60.0
+QUARANTINE_S: Final = 60.0
+QUARANTINE_MAX_S: Final = 3600.0
+
+
+def lost(state: State, event: WorkerLost) -> State:
+    """The serving worker is gone; too many losses in a short time quarantine its variant."""
+    times = [
+        time_s
+        for time_s in state.losses.get(event.variant, ())
+        if event.at_s - time_s < LOSS_WINDOW_S
+    ]
+    times.append(event.at_s)
+    state = replace(
+        state,
+        point=PARKED,
+        lost_point=state.point if not state.point.parked else state.lost_point,
+        losses={**state.losses, event.variant: tuple(times)},
+    )
+    if len(times) > LOSSES_ALLOWED:
+        reason = f"its worker died {len(times)} times within {LOSS_WINDOW_S:.0f} s"
+        return quarantined(state, event.variant, reason, event.at_s)
+    return state
+
+
+def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
+    """Leave a variant out, twice as long as the last time."""
+    before = state.quarantine.get(variant)
+    wait_s = QUARANTINE_S if before is None else min(2 * before.wait_s, QUARANTINE_MAX_S)
+    entry = Quarantine(at_s + wait_s, wait_s, reason)
+    return replace(
+        state,
+        quarantine={**state.quarantine, variant: entry},
+        losses={**state.losses, variant: ()},
+    )

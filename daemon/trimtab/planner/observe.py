@@ -1,0 +1,78 @@
+"""What ticks and measurements change in the state, before anything is decided."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from trimtab.domain.events import Tick, WorkerMeasured
+from trimtab.planner.heat import advance, most_levels
+from trimtab.planner.state import Quarantine, State
+from trimtab.policy.compiled import Policy
+
+FILL_MEMORY_S: Final = 3.0
+"""Time constant of the smoothed fill rate: three seconds forget most of a burst."""
+
+HOUR_S: Final = 3600.0
+
+
+def tick(state: State, event: Tick, policy: Policy) -> State:
+    """Take in a snapshot."""
+    at_s = event.at_s
+    heat = state.heat
+    if state.model is not None:
+        celsius = event.snapshot.value("temperature.max")
+        most = most_levels(state.model, policy.knobs)
+        heat = advance(heat, celsius, policy, most, at_s)
+    pin = state.pin
+    if pin is not None and pin.until_s is not None and at_s >= pin.until_s:
+        pin = None
+    return replace(
+        state,
+        snapshot=event.snapshot,
+        demand=event.demand,
+        heat=heat,
+        pin=pin,
+        fill_bytes_s=_fill_rate(state, event),
+        quarantine=_current(state, at_s),
+        handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
+        wanted=state.wanted and event.demand.waiting > 0,
+    )
+
+
+def measured(state: State, event: WorkerMeasured) -> State:
+    """Remember what a worker really holds and how long it took to load."""
+    resident = {**state.resident, event.variant: event.resident_bytes}
+    load_s = dict(state.load_s)
+    if event.load_s is not None:
+        load_s[event.variant] = event.load_s
+    return replace(state, resident=resident, load_s=load_s)
+
+
+def _fill_rate(state: State, event: Tick) -> float:
+    """How fast others take memory, smoothed: quick to rise, slow to fall.
+
+    While a hand-over is under way the change is our own and says nothing about others.
+    """
+    before = state.snapshot
+    if before is None:
+        return 0.0
+    past, now = before.value("memory.available"), event.snapshot.value("memory.available")
+    elapsed_s = event.snapshot.at_s - before.at_s
+    if past is None or now is None or elapsed_s <= 0 or state.running is not None:
+        return state.fill_bytes_s
+    own = (event.demand.worker_bytes or 0) - (state.demand.worker_bytes or 0)
+    rate = max(0.0, (past - now - own) / elapsed_s)
+    if rate >= state.fill_bytes_s:
+        return rate
+    weight = min(1.0, elapsed_s / FILL_MEMORY_S)
+    return state.fill_bytes_s + weight * (rate - state.fill_bytes_s)
+
+
+def _current(state: State, at_s: float) -> dict[str, Quarantine]:
+    """Quarantines that are on, and those that ended less than an hour ago (they count double)."""
+    return {
+        name: quarantine
+        for name, quarantine in state.quarantine.items()
+        if at_s < quarantine.until_s + HOUR_S
+    }

@@ -1,0 +1,110 @@
+"""From a choice to actions and the decision record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trimtab.domain.actions import (
+    Action,
+    HandoverMode,
+    Park,
+    SetContext,
+    SetPace,
+    SwitchWorker,
+)
+from trimtab.domain.decisions import Decision, Direction, Trigger
+from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.planner import choose
+from trimtab.planner.assess import Assessed, situation
+from trimtab.planner.state import Settling, State
+from trimtab.policy.compiled import Policy
+
+TAKEN_BACK_DWELLS: Final = 4
+SURVIVED_DWELLS: Final = 10
+UP_WAIT_MAX_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A choice: where to, what is expected of it, and what made it necessary."""
+
+    target: OperatingPoint
+    chosen: Assessed | None
+    trigger: Trigger
+    direction: Direction
+
+
+def carry_out(
+    state: State, policy: Policy, at_s: float, move: Move, judged: tuple[Assessed, ...]
+) -> tuple[State, tuple[Action, ...], Decision]:
+    """Actions in an order in which every prefix is safe, and the record."""
+    actions = _actions(state, policy, move)
+    winner = move.chosen
+    decision = Decision(
+        id=state.next_decision,
+        at_s=at_s,
+        direction=move.direction,
+        trigger=move.trigger,
+        source=state.point,
+        target=move.target,
+        predicted=None if winner is None else winner.predicted,
+        runner_up=None if winner is None else choose.runner_up(judged, winner, state.point, policy),
+        excluded=choose.exclusions(judged, policy),
+        policy=policy.name,
+        revision=policy.revision,
+    )
+    running = next((action for action in actions if isinstance(action, SwitchWorker | Park)), None)
+    down = move.direction in (Direction.DOWN, Direction.PARK)
+    state = replace(
+        state,
+        running=running,
+        waiting_for=frozenset(action.id for action in actions),
+        settling=Settling(decision, situation(state).available_bytes),
+        up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
+        better=None,
+        wanted=False,
+        next_action=state.next_action + len(actions),
+        next_decision=state.next_decision + 1,
+    )
+    return state, actions, decision
+
+
+def grown_wait(state: State, policy: Policy, at_s: float) -> float:
+    """The wait before the next step up, after this step down: doubled if it takes one back."""
+    since_s = at_s - state.last_up_s
+    dwell_s = max(policy.stability.dwell_s, 1.0)
+    if since_s < TAKEN_BACK_DWELLS * dwell_s:
+        return min(2 * max(state.up_wait_s, dwell_s), UP_WAIT_MAX_S)
+    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.up_wait_s
+
+
+def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
+    first = state.next_action
+    if move.target.parked:
+        return (Park(first, move.trigger.text),)
+    changed = state.point.changed(move.target)
+    if {Knob.VARIANT, Knob.THREADS} & set(changed):
+        switch = SwitchWorker(first + 1, move.target, _mode(state, policy, move))
+        if move.target.context < state.point.context:
+            return (SetContext(first, move.target.context), switch)
+        return (replace(switch, id=first),)  # pace and a larger context come with the new worker
+    instant: list[Action] = []
+    if Knob.PACE in changed:
+        instant.append(SetPace(first, move.target.pace_ratio))
+    if Knob.CONTEXT in changed:
+        instant.append(SetContext(first + len(instant), move.target.context))
+    # Back to what is loaded: the hand-over that is under way is given up.
+    return tuple(instant) or (SwitchWorker(first, move.target, HandoverMode.MAKE_BEFORE_BREAK),)
+
+
+def _mode(state: State, policy: Policy, move: Move) -> HandoverMode:
+    """Make before break where predicted memory allows both workers."""
+    available, limit = situation(state).available_bytes, policy.memory
+    if state.point.parked or move.chosen is None:
+        return HandoverMode.BREAK_BEFORE_MAKE
+    if limit is None or available is None:
+        return HandoverMode.MAKE_BEFORE_BREAK
+    left = available - move.chosen.predicted.memory_bytes
+    fits = left >= limit.headroom_bytes
+    return HandoverMode.MAKE_BEFORE_BREAK if fits else HandoverMode.BREAK_BEFORE_MAKE

@@ -1,0 +1,134 @@
+"""Everything that the core remembers between two events: one immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from trimtab.domain.actions import Park, SwitchWorker
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import Demand
+from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
+from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Snapshot
+
+NEVER_S: Final = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A variant that failed and is left out for a while.
+
+    Attributes:
+        until_s: Monotonic time of its end.
+        wait_s: How long this one lasts; the next is twice as long.
+        reason: For people.
+    """
+
+    until_s: float
+    wait_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a person fixed, by whom and until when (None: until it is taken off)."""
+
+    knobs: Mapping[Knob, str | int | float]
+    until_s: float | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """A decision whose effect is still to be measured.
+
+    Attributes:
+        decision: The record.
+        done_s: When its last action had ended; None while one runs.
+        took_s: How long they took.
+        available_bytes: Memory available when it was decided.
+        failed: Why an action failed; empty if none did.
+    """
+
+    decision: Decision
+    available_bytes: int | None
+    done_s: float | None = None
+    took_s: float = 0.0
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """How far heat has pushed the point down: a ratchet.
+
+    Attributes:
+        level: 0 when cool; each level takes away one more of the hottest settings.
+        changed_s: When it last moved.
+        cool_since_s: Since when the temperature has been below the leave threshold.
+    """
+
+    level: int = 0
+    changed_s: float = NEVER_S
+    cool_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The controller's memory.
+
+    Attributes:
+        model: What is served; None without one.
+        threads: Engine threads that the configuration asks for.
+        point: What is really in force.
+        running: The hand-over or parking that is under way.
+        waiting_for: Ids of all actions whose outcome is still to come.
+        snapshot: The last tick's readings.
+        demand: The last tick's workload.
+        resident: Anonymous bytes of a worker just after loading, by variant, as measured here.
+        load_s: Load times as measured here.
+        losses: Times at which a worker of a variant died, by variant.
+        lost_point: What was in force when the serving worker died; it is tried again.
+        quarantine: Variants left out, and those that were until an hour ago.
+        heat: The heat ratchet.
+        pin: A person's override.
+        paused: No steps but those for memory safety.
+        better_since_s: Since when the better point `better` could have been taken.
+        up_wait_s: How long a better point must hold; grows when a step up had to be taken back.
+        last_up_s: When the last step up was done.
+        changed_s: When the point last changed.
+        handovers: Times of the hand-overs of the last hour.
+        wanted: A request waits while nothing is loaded.
+        fill_bytes_s: How fast available memory falls, smoothed; 0 when it rises.
+        settling: The decision whose outcome is still to be measured.
+        next_action: Number of the next action.
+        next_decision: Number of the next decision.
+    """
+
+    model: ModelSpec | None = None
+    threads: int = 1
+    point: OperatingPoint = PARKED
+    running: SwitchWorker | Park | None = None
+    waiting_for: frozenset[int] = frozenset()
+    snapshot: Snapshot | None = None
+    demand: Demand = field(default_factory=Demand)
+    resident: Mapping[str, int] = field(default_factory=dict)
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    lost_point: OperatingPoint | None = None
+    quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
+    heat: Heat = field(default_factory=Heat)
+    pin: Pin | None = None
+    paused: bool = False
+    better: OperatingPoint | None = None
+    better_since_s: float = NEVER_S
+    up_wait_s: float = 0.0
+    last_up_s: float = NEVER_S
+    changed_s: float = NEVER_S
+    handovers: tuple[float, ...] = ()
+    wanted: bool = False
+    fill_bytes_s: float = 0.0
+    settling: Settling | None = None
+    next_action: int = 1
+    next_decision: int = 1
