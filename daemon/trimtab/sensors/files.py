@@ -1,0 +1,77 @@
+"""Kernel files that stay open, for sensors that are read within the tick."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+_CHUNK_BYTES: Final = 8192
+_MOST_BYTES: Final = 1 << 20  # no file of the kernel's that we read comes near it
+
+
+class HeldFile:
+    """One kernel file, opened once and read from its start at each look.
+
+    Opening takes longer than reading, and every look at 10 ms polling counts. The file is opened
+    without blocking and must be a regular one, so that a FIFO in its place is an error at once and
+    never a hang. It is opened again after an error, or when it has been replaced or removed.
+
+    Args:
+        path: The file.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = -1
+
+    def read(self) -> bytes:
+        """The whole content, as it is now.
+
+        Raises:
+            OSError: With the file's name, if it can't be read.
+        """
+        try:
+            if self._fd < 0 or os.fstat(self._fd).st_nlink == 0:
+                self.close()
+                self._fd = self._open()
+            data = os.pread(self._fd, _CHUNK_BYTES, 0)
+            while len(data) % _CHUNK_BYTES == 0 and 0 < len(data) < _MOST_BYTES:
+                more = os.pread(self._fd, _CHUNK_BYTES, len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            self.close()
+            error.filename = self.path
+            raise
+        return data
+
+    def _open(self) -> int:
+        fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", self.path)
+        return fd
+
+    def close(self) -> None:
+        """Gives the descriptor back; the next read opens the file again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_once(path: str) -> bytes:
+    """The content of a kernel file that is read too seldom to be held open.
+
+    Raises:
+        OSError: With the file's name, if it can't be read.
+    """
+    held = HeldFile(path)
+    try:
+        return held.read()
+    finally:
+        held.close()

@@ -1,0 +1,278 @@
+"""Sensors that may be slow or hang, read in a thread of their own.
+
+One thread reads them in turn. If a single file keeps it past the deadline, that file is marked as
+hung, the thread is left to it, and another goes on with the rest: one dead zone silences nobody
+else. When the hung read comes back, its file is taken in again. A few threads may be lost that way
+at a time; then the readings just grow old, and say so.
+
+The tick owns all state here. The threads get tasks and give results through queues, and no clock:
+how long a read takes is judged from the times of the ticks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Final
+
+from trimtab.domain.readings import Quality, Reading
+from trimtab.sensors.source import SlowSource, missing, unreadable
+
+_MOST_LOST_THREADS: Final = 8
+_MOST_BYTES: Final = 64 * 1024
+_PERIODS_UNTIL_STALE: Final = 3
+_DIGITS: Final = re.compile(r"(\d+)")
+
+
+class AbandonedError(Exception):
+    """Ends a read in a thread that was given up; nothing that it read counts any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    name: str
+    at_s: float
+    readings: tuple[Reading, ...]
+
+
+def natural_key(name: str) -> list[tuple[int, int | str]]:
+    """Sorts ``zone2`` before ``zone10``."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
+
+
+class _Worker:
+    """One reading thread, and the `Files` that its sources read through.
+
+    `current` and `steps` are written by the thread and read by the tick; all else is the tick's.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, SlowSource],
+        hung: Mapping[str, object],
+        results: SimpleQueue[_Result],
+    ) -> None:
+        self._sources = sources
+        self._hung = hung
+        self._results = results
+        self.tasks: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
+        self.current: str | None = None
+        self.steps = 0
+        self.abandoned = False
+        self.thread = threading.Thread(target=self._run, name="trimtab-sensors", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            name, at_s = task
+            try:
+                result = self._read(name, at_s)
+            except AbandonedError:
+                return
+            if self.abandoned:
+                return
+            self._results.put(_Result(name, at_s, tuple(result)))
+
+    def _read(self, name: str, at_s: float) -> list[Reading]:
+        """One source; the supervising catch-all, so that a fault in one never ends the thread."""
+        source = self._sources[name]
+        try:
+            with self._step(name):
+                readings = list(source.read(at_s, self))
+        except AbandonedError:
+            raise
+        except Exception as error:
+            return unreadable(source.signals, at_s, error)
+        told = {reading.signal for reading in readings}
+        untold = [signal for signal in source.signals if signal not in told]
+        return readings + missing(untold, at_s, Quality.ABSENT, "this machine doesn't have it")
+
+    @contextlib.contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        """Tells the tick what the thread is about to do, in case it doesn't come back."""
+        if what in self._hung:
+            raise OSError(errno.ETIMEDOUT, "doesn't answer", what)
+        outer, self.current = self.current, what
+        self.steps += 1
+        try:
+            yield
+        finally:
+            self.current = outer
+            self.steps += 1
+            if self.abandoned:  # whatever came of it, it is too late
+                raise AbandonedError
+
+    def read(self, path: str) -> str:
+        """The text of a small file (see `Files`)."""
+        with self._step(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(fd, _MOST_BYTES)
+            except OSError as error:
+                error.filename = path
+                raise
+            finally:
+                os.close(fd)
+        return data.decode(errors="replace")
+
+    def entries(self, folder: str) -> list[str]:
+        """The names in a folder (see `Files`)."""
+        try:
+            with self._step(folder):
+                names = os.listdir(folder)  # noqa: PTH208  (a Path for each name costs tenfold)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(names, key=natural_key)
+
+    def statvfs(self, path: str) -> os.statvfs_result:
+        """Space on the file system of a path (see `Files`)."""
+        with self._step(path):
+            return os.statvfs(path)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What the tick knows about one source."""
+
+    source: SlowSource
+    asked_s: float | None = None  # a read is under way since
+    due_s: float = float("-inf")
+    read_s: float | None = None
+    readings: tuple[Reading, ...] = ()
+
+
+@dataclass(slots=True)
+class _Watch:
+    """The step that the thread was seen in, and since when."""
+
+    what: str | None = None
+    steps: int = -1
+    since_s: float = 0.0
+
+
+@dataclass(slots=True)
+class SlowReader:
+    """Reads slow sources aside from the tick.
+
+    Args:
+        sources: By name.
+        deadline_s: After how long in one file a read counts as hung.
+    """
+
+    sources: Mapping[str, SlowSource]
+    deadline_s: float
+    _lanes: dict[str, _Lane] = field(init=False)
+    _hung: dict[str, _Worker] = field(init=False, default_factory=dict)
+    _results: SimpleQueue[_Result] = field(init=False, default_factory=SimpleQueue)
+    _requests: SimpleQueue[str] = field(init=False, default_factory=SimpleQueue)
+    _worker: _Worker | None = field(init=False, default=None)
+    _watch: _Watch = field(init=False, default_factory=_Watch)
+
+    def __post_init__(self) -> None:
+        self._lanes = {name: _Lane(source) for name, source in self.sources.items()}
+
+    @property
+    def busy(self) -> bool:
+        """True while something that was asked for hasn't come back, hung files aside."""
+        return any(lane.asked_s is not None for lane in self._lanes.values())
+
+    @property
+    def hung(self) -> tuple[str, ...]:
+        """Files whose reads don't come back."""
+        return tuple(self._hung)
+
+    def request(self, name: str) -> None:
+        """Has a source read at the next tick even if it isn't due; safe from any thread."""
+        self._requests.put(name)
+
+    def tick(self, at_s: float) -> None:
+        """Takes in what was read, notices what hangs, asks for what is due. Never waits."""
+        self._take_results()
+        self._notice_hang(at_s)
+        while not self._requests.empty():
+            self._lanes[self._requests.get()].due_s = at_s
+        for name, lane in self._lanes.items():
+            if lane.asked_s is None and at_s >= lane.due_s:
+                self._ask(name, lane, at_s)
+
+    def _ask(self, name: str, lane: _Lane, at_s: float) -> None:
+        if self._worker is None:
+            if len(self._hung) >= _MOST_LOST_THREADS:
+                return
+            self._worker = _Worker(self.sources, self._hung, self._results)
+        lane.asked_s = at_s
+        lane.due_s = at_s + lane.source.period_s
+        self._worker.tasks.put((name, at_s))
+
+    def _take_results(self) -> None:
+        while not self._results.empty():
+            result = self._results.get()
+            lane = self._lanes[result.name]
+            lane.asked_s = None
+            lane.read_s = result.at_s
+            lane.readings = result.readings
+
+    def _notice_hang(self, at_s: float) -> None:
+        for path, worker in list(self._hung.items()):
+            if not worker.thread.is_alive():
+                del self._hung[path]
+        worker_now = self._worker
+        if worker_now is None:
+            return
+        if not worker_now.thread.is_alive():
+            self._replace()
+            return
+        what, steps = worker_now.current, worker_now.steps
+        if what is None or (what, steps) != (self._watch.what, self._watch.steps):
+            self._watch = _Watch(what, steps, at_s)
+        elif at_s - self._watch.since_s >= self.deadline_s:
+            worker_now.abandoned = True
+            self._hung[what] = worker_now
+            self._replace()
+
+    def _replace(self) -> None:
+        """Drops the thread; whatever it had been asked is asked again of the next one."""
+        self._worker = None
+        for lane in self._lanes.values():
+            if lane.asked_s is not None:
+                lane.asked_s = None
+                lane.due_s = float("-inf")
+
+    def readings(self, at_s: float) -> Iterator[Reading]:
+        """The latest readings of all sources; those that are too old are marked as stale."""
+        for lane in self._lanes.values():
+            if lane.read_s is None:
+                yield from missing(
+                    lane.source.signals, at_s, Quality.STALE, "not read yet; the sensor is slow"
+                )
+                continue
+            age_s = at_s - lane.read_s
+            if age_s <= _PERIODS_UNTIL_STALE * lane.source.period_s + self.deadline_s:
+                yield from lane.readings
+            else:
+                yield from (_stale(reading, age_s) for reading in lane.readings)
+
+    def close(self) -> None:
+        """Lets the thread end; hung ones die with the process."""
+        if self._worker is not None:
+            self._worker.tasks.put(None)
+            self._worker.thread.join(timeout=self.deadline_s)
+            self._worker = None
+
+
+def _stale(reading: Reading, age_s: float) -> Reading:
+    if reading.value is None:
+        return reading
+    return Reading(
+        reading.signal,
+        reading.value,
+        reading.at_s,
+        Quality.STALE,
+        f"last read {age_s:.0f} s ago; the sensor doesn't answer in time",
+    )
