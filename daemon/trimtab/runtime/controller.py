@@ -1,0 +1,56 @@
+"""Between shell and core: events through `step`, actions to the dispatcher, records out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import Event
+from trimtab.planner import State, step
+from trimtab.policy.compiled import Policy
+from trimtab.runtime.dispatch import Dispatcher
+
+
+class Controller:
+    """Owns the core's state.
+
+    Args:
+        state: To start from.
+        policy: In force at the start.
+        clock: Wall time for records.
+        on_decision: Told each decision as it is made, with wall time.
+        on_outcome: Told an earlier decision again, with its outcome, and wall time.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        policy: Policy,
+        clock: Clock,
+        on_decision: Callable[[Decision, float], None],
+        on_outcome: Callable[[Decision, float], None],
+    ) -> None:
+        self.state = state
+        self.policy = policy
+        self._clock = clock
+        self._on_decision = on_decision
+        self._on_outcome = on_outcome
+        self._dispatcher: Dispatcher | None = None
+        self.last_tick_s: float | None = None
+
+    def connect(self, dispatcher: Dispatcher) -> None:
+        """Where actions go."""
+        self._dispatcher = dispatcher
+
+    def post(self, event: Event) -> None:
+        """Take in an event, now; called in the event loop only."""
+        result = step(self.state, event, self.policy)
+        self.state = result.state
+        wall_s = self._clock.wall_s()
+        if result.settled is not None:
+            self._on_outcome(result.settled, wall_s)
+        if result.decision is not None:
+            self._on_decision(result.decision, wall_s)
+        if result.actions and self._dispatcher is not None:
+            self._dispatcher.execute(result.actions)

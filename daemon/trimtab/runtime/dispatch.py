@@ -1,0 +1,266 @@
+"""Carries out actions, one after the other, and posts how each ended.
+
+A newer plan supersedes one that is still running: the running action is cut at its next safe point
+and cleans up after itself (a half-loaded worker is ended and reaped) before the next one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from trimtab.domain.actions import (
+    Action,
+    HandoverMode,
+    Park,
+    PlaceIdleKv,
+    ReleaseIdleKv,
+    SetContext,
+    SetPace,
+    SetSpeculation,
+    SwitchWorker,
+)
+from trimtab.domain.clock import Clock
+from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasured
+from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.errors import LoadError, TrimtabError, WorkerError
+from trimtab.runtime.process_memory import anonymous_bytes
+from trimtab.runtime.tasks import spawn
+from trimtab.serving.streams import Streams
+from trimtab.workers.protocol import Pace
+from trimtab.workers.supervisor import Supervisor
+from trimtab.workers.worker import Launch, Worker
+
+RELEASE_DEADLINE_S: Final = 5.0
+RECOVERY_DEADLINE_S: Final = 2.0
+RECOVERY_POLL_S: Final = 0.01
+RECOVERED_RATIO: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the dispatcher needs of the configuration."""
+
+    decoder: str
+    proc_root: Path
+
+
+class Dispatcher:
+    """Executes plans.
+
+    Args:
+        supervisor: Starts and ends workers.
+        streams: Hands streams over.
+        clock: Measures how long actions take.
+        post: Takes outcomes; called in the event loop.
+        available: Reads the memory that is available now, in bytes; None if it can't be known.
+        context_changed: Told the context for new conversations.
+        settings: From the configuration.
+        report: Told of a fault in here, by name.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        streams: Streams,
+        clock: Clock,
+        post: Callable[[Event], None],
+        available: Callable[[], int | None],
+        context_changed: Callable[[int], None],
+        settings: Settings,
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        self._supervisor = supervisor
+        self._streams = streams
+        self._clock = clock
+        self._post = post
+        self._available = available
+        self._context_changed = context_changed
+        self._settings = settings
+        self._report = report
+        self._task: asyncio.Task[None] | None = None
+        self._model: ModelSpec | None = None
+        self._load_s: dict[str, float] = {}
+        self.point: OperatingPoint = PARKED
+
+    @property
+    def loading(self) -> bool:
+        """True while a plan is being carried out."""
+        return self._task is not None and not self._task.done()
+
+    def configure(self, model: ModelSpec | None) -> None:
+        """The model whose variants are loaded from now on."""
+        self._model = model
+
+    def execute(self, actions: Sequence[Action]) -> None:
+        """Carry out a plan; one that is under way is superseded."""
+        before = self._task
+        self._task = spawn(self._run(tuple(actions), before), "plan", self._report)
+
+    def lost(self, worker: Worker) -> None:
+        """The serving worker is gone."""
+        if self._streams.active is worker or self._streams.active is None:
+            self.point = PARKED
+
+    async def close(self) -> None:
+        """Give up what is under way and end all workers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._supervisor.retire_all()
+        self.point = PARKED
+
+    # ------------------------------------------------------------ one plan
+
+    async def _run(self, actions: tuple[Action, ...], before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+            await self._retire_strays()
+        failed = ""
+        for position, action in enumerate(actions):
+            started_s = self._clock.monotonic_s()
+            if failed:
+                self._end(action, OutcomeKind.SUPERSEDED, started_s, failed)
+                continue
+            try:
+                await self._carry_out(action)
+            except asyncio.CancelledError:
+                for rest in actions[position:]:
+                    self._end(rest, OutcomeKind.SUPERSEDED, started_s, "a newer plan came")
+                raise
+            except TrimtabError as error:
+                failed = error.message
+                variant = action.point.variant if isinstance(action, SwitchWorker) else None
+                self._end(action, OutcomeKind.FAILED, started_s, failed, variant)
+            except Exception as error:  # the supervising loop of actions: the core must hear of it
+                failed = f"{type(error).__name__}: {error}"
+                self._end(action, OutcomeKind.FAILED, started_s, failed)
+                self._report("action", error)
+            else:
+                self._end(action, OutcomeKind.DONE, started_s)
+
+    def _end(
+        self,
+        action: Action,
+        kind: OutcomeKind,
+        started_s: float,
+        reason: str = "",
+        variant: str | None = None,
+    ) -> None:
+        now = self._clock.monotonic_s()
+        self._post(ActionEnded(now, action.id, kind, self.point, now - started_s, reason, variant))
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case SwitchWorker():
+                await self._switch(action)
+            case SetContext(tokens=tokens):
+                self._set_context(tokens)
+            case SetPace(ratio=ratio):
+                self._set_pace(ratio)
+            case Park():
+                await self._park()
+            case SetSpeculation() | PlaceIdleKv() | ReleaseIdleKv():
+                raise WorkerError(f"no worker can carry out {type(action).__name__} yet")
+
+    def _set_context(self, tokens: int) -> None:
+        self._context_changed(tokens)
+        self.point = replace(self.point, context=tokens)
+
+    def _set_pace(self, ratio: float) -> None:
+        worker = self._streams.active
+        if worker is not None:
+            worker.send(Pace(ratio=ratio))
+        self.point = replace(self.point, pace_ratio=ratio)
+
+    # ------------------------------------------------------------ hand-over
+
+    async def _switch(self, action: SwitchWorker) -> None:
+        point, old = action.point, self._streams.active
+        variant = self._variant(point)
+        if old is not None and _serves(old, point):
+            self._arrive(point, old)
+            return
+        if old is not None and action.mode is HandoverMode.BREAK_BEFORE_MAKE:
+            await self._retire(old, wait_for_memory=True)
+            self.point = PARKED
+            old = None
+        new = await self._load(variant, point)
+        self._arrive(point, new)
+        if old is not None and old.alive:
+            await self._retire(old, wait_for_memory=False)
+
+    async def _load(self, variant: VariantSpec, point: OperatingPoint) -> Worker:
+        model = self._model
+        assert model is not None
+        launch = Launch(variant, point.threads, model.context_length, self._settings.decoder)
+        started_s = self._clock.monotonic_s()
+        worker = await self._supervisor.start(launch, self._load_s.get(variant.name))
+        took_s = self._clock.monotonic_s() - started_s
+        self._load_s[variant.name] = took_s
+        held = anonymous_bytes(worker.pid or 0, self._settings.proc_root)
+        if held is not None:
+            now = self._clock.monotonic_s()
+            self._post(WorkerMeasured(now, variant.name, held, took_s))
+        return worker
+
+    def _arrive(self, point: OperatingPoint, worker: Worker) -> None:
+        """The point is in force: pace and context first, then the streams."""
+        if point.pace_ratio < 1 or self.point.pace_ratio < 1:
+            worker.send(Pace(ratio=point.pace_ratio))
+        self._context_changed(point.context)
+        self.point = point
+        if self._streams.active is not worker:
+            self._streams.attach(worker)
+
+    async def _retire(self, worker: Worker, *, wait_for_memory: bool) -> None:
+        """Take the streams off a worker, end it, and see its memory come back."""
+        before = self._available()
+        held = anonymous_bytes(worker.pid or 0, self._settings.proc_root) or 0
+        self._streams.release(worker)
+        if not await self._streams.released(worker, RELEASE_DEADLINE_S):
+            # It does not answer. What it was sent for is in the records: nothing is lost.
+            await worker.kill()
+            self._streams.lost(worker)
+        await self._supervisor.retire(worker)
+        if wait_for_memory and before is not None:
+            await self._recovered(before + int(held * RECOVERED_RATIO))
+
+    async def _retire_strays(self) -> None:
+        """End what a superseded plan had started or was about to end."""
+        for worker in self._supervisor.workers:
+            if worker is not self._streams.active:
+                await self._retire(worker, wait_for_memory=False)
+        if self._streams.active is None:
+            self.point = PARKED
+
+    async def _recovered(self, wanted_bytes: int) -> None:
+        """Wait until the memory of an ended worker has really come back, up to a deadline."""
+        deadline_s = self._clock.monotonic_s() + RECOVERY_DEADLINE_S
+        while self._clock.monotonic_s() < deadline_s:
+            available = self._available()
+            if available is None or available >= wanted_bytes:
+                return
+            await self._clock.sleep(RECOVERY_POLL_S)
+
+    async def _park(self) -> None:
+        worker = self._streams.active
+        if worker is not None:
+            await self._retire(worker, wait_for_memory=True)
+        self.point = PARKED
+
+    def _variant(self, point: OperatingPoint) -> VariantSpec:
+        variant = self._model.variant(point.variant or "") if self._model is not None else None
+        if variant is None:
+            raise LoadError(f"the model has no variant {point.variant}")
+        return variant
+
+
+def _serves(worker: Worker, point: OperatingPoint) -> bool:
+    launch = worker.launch
+    return launch.variant.name == point.variant and launch.threads == point.threads

@@ -1,0 +1,131 @@
+"""The tick loop: how often to look, and what a look sees.
+
+A full snapshot is taken once a tick. Between ticks only the available memory is read, as often as
+its fall demands: the interval is the time in which what is left above the headroom would be half
+gone at the worst rate seen, from one tick down to 10 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.readings import Reading, Snapshot
+
+POLL_MIN_S: Final = 0.01
+WORST_RATE_HALF_LIFE_S: Final = 5.0
+
+
+class Sensors(Protocol):
+    """What the loop needs of the sensor suite."""
+
+    def snapshot(self, at_s: float, wall_s: float) -> Snapshot:
+        """All readings."""
+
+    def memory_available(self, at_s: float) -> Reading:
+        """``memory.available`` alone, cheaply."""
+
+
+class FillRate:
+    """The worst rate at which memory was seen to fall, forgotten by half every five seconds."""
+
+    def __init__(self) -> None:
+        self.worst_bytes_s = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def update(self, at_s: float, available_bytes: float | None) -> None:
+        """Take in a reading; a missing one holds what is known."""
+        if available_bytes is None:
+            self._last = None
+            return
+        if self._last is not None and at_s > self._last[0]:
+            elapsed_s = at_s - self._last[0]
+            rate = (self._last[1] - available_bytes) / elapsed_s
+            faded = self.worst_bytes_s * 0.5 ** (elapsed_s / WORST_RATE_HALF_LIFE_S)
+            self.worst_bytes_s = max(rate, faded, 0.0)
+        self._last = (at_s, available_bytes)
+
+
+def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, tick_s: float) -> float:
+    """Time to the next look.
+
+    Args:
+        above_bytes: Available memory above the limit; None if there is no limit or no reading.
+        worst_bytes_s: The worst fall seen lately.
+        tick_s: The longest interval.
+    """
+    if above_bytes is None or worst_bytes_s <= 0:
+        return tick_s
+    return min(tick_s, max(POLL_MIN_S, above_bytes / worst_bytes_s / 2))
+
+
+class TickLoop:
+    """Calls ``on_tick`` once a tick, and at once when memory crosses the limit.
+
+    Args:
+        sensors: Read here and nowhere else.
+        clock: Time.
+        tick_s: Time between two full looks.
+        limit_bytes: The memory limit in force; None if there is none.
+        on_tick: Takes each full snapshot.
+    """
+
+    def __init__(
+        self,
+        sensors: Sensors,
+        clock: Clock,
+        tick_s: float,
+        limit_bytes: Callable[[], int | None],
+        on_tick: Callable[[Snapshot], None],
+    ) -> None:
+        self._sensors = sensors
+        self._clock = clock
+        self._tick_s = tick_s
+        self._limit_bytes = limit_bytes
+        self._on_tick = on_tick
+        self._fill = FillRate()
+        self._below = False
+        self._available: float | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        next_full_s = self._clock.monotonic_s()
+        while True:
+            now = self._clock.monotonic_s()
+            if now >= next_full_s or self._crossed(now):
+                self.tick(now)
+                next_full_s = now + self._tick_s
+            wait_s = min(self._interval_s(), max(0.0, next_full_s - self._clock.monotonic_s()))
+            await self._clock.sleep(max(POLL_MIN_S, wait_s))
+
+    def tick(self, now: float) -> None:
+        """One full look, now."""
+        snapshot = self._sensors.snapshot(now, self._clock.wall_s())
+        available = snapshot.value("memory.available")
+        self._fill.update(now, available)
+        limit = self._limit_bytes()
+        self._below = available is not None and limit is not None and available < limit
+        self._available = available
+        self._on_tick(snapshot)
+
+    def _crossed(self, now: float) -> bool:
+        """True if available memory has fallen under the limit since the last look."""
+        limit = self._limit_bytes()
+        if limit is None:
+            return False
+        reading = self._sensors.memory_available(now)
+        value = reading.value if reading.usable else None
+        self._fill.update(now, value)
+        self._available = value
+        return value is not None and value < limit and not self._below
+
+    def _interval_s(self) -> float:
+        limit = self._limit_bytes()
+        if limit is None or self._available is None:
+            return self._tick_s
+        return poll_interval_s(
+            self._available - limit if self._available > limit else None,
+            self._fill.worst_bytes_s,
+            self._tick_s,
+        )

@@ -1,0 +1,117 @@
+"""All worker processes: started, watched, ended, counted. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from trimtab.domain.clock import Clock
+from trimtab.workers.protocol import FromWorker
+from trimtab.workers.worker import Launch, Worker, WorkerState
+
+LOAD_TIMEOUT_MIN_S: Final = 30.0
+LOAD_TIMEOUT_FACTOR: Final = 10.0
+SLOWEST_DISK_BYTES_S: Final = 5 * 1024 * 1024
+"""A worn SD card under load: what a load that was never measured may take at least."""
+
+WEDGED_AFTER_S: Final = 30.0
+
+
+def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
+    """How long a load may take: ten times what it took here, else by size on a slow disk."""
+    if measured_s is not None:
+        return max(LOAD_TIMEOUT_MIN_S, LOAD_TIMEOUT_FACTOR * measured_s)
+    return max(LOAD_TIMEOUT_MIN_S, launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S)
+
+
+class Supervisor:
+    """The owner of worker processes.
+
+    Args:
+        clock: For life signs.
+        said: Told each message about a stream.
+        lost: Told when a ready worker is gone that nobody had asked to stop.
+        wrote: Told each line of a worker's standard error.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        said: Callable[[Worker, FromWorker], None],
+        lost: Callable[[Worker, str], None],
+        wrote: Callable[[Worker, str], None],
+    ) -> None:
+        self._clock = clock
+        self._said = said
+        self._lost = lost
+        self._wrote = wrote
+        self._numbers = itertools.count(1)
+        self._workers: list[Worker] = []
+        self.losses = 0
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Workers whose processes live, oldest first."""
+        return tuple(self._workers)
+
+    async def start(self, launch: Launch, measured_s: float | None) -> Worker:
+        """Start a worker and load its variant.
+
+        Args:
+            launch: What to load.
+            measured_s: How long loading it took here before; None if never.
+
+        Raises:
+            LoadError: It does not load or not in time; the process is gone.
+            WorkerError: The process can't be started, or died.
+        """
+        worker = Worker(next(self._numbers), launch, self._clock, self)
+        self._workers.append(worker)
+        try:
+            await worker.load(load_timeout_s(launch, measured_s))
+        except BaseException:
+            self._forget(worker)
+            raise
+        return worker
+
+    async def retire(self, worker: Worker) -> None:
+        """End a worker; returns when it has been reaped."""
+        await worker.stop()
+        self._forget(worker)
+
+    async def retire_all(self) -> None:
+        """End all workers at once."""
+        async with asyncio.TaskGroup() as group:
+            for worker in self.workers:
+                group.create_task(self.retire(worker))
+
+    def shoot_wedged(self, has_work: Callable[[Worker], bool]) -> None:
+        """SIGKILL workers that have work and have shown no sign of life for too long."""
+        now = self._clock.monotonic_s()
+        for worker in self.workers:
+            silent_s = now - worker.heard_s
+            alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
+            if alive and silent_s > WEDGED_AFTER_S and has_work(worker):
+                worker.shoot(f"no sign of life for {silent_s:.0f} s")
+
+    # ------------------------------------------------------------ WorkerListener
+
+    def worker_said(self, worker: Worker, message: FromWorker) -> None:
+        """Passed on."""
+        self._said(worker, message)
+
+    def worker_lost(self, worker: Worker, reason: str) -> None:
+        """Counted and passed on."""
+        self.losses += 1
+        self._forget(worker)
+        self._lost(worker, reason)
+
+    def worker_wrote(self, worker: Worker, line: str) -> None:
+        """Passed on."""
+        self._wrote(worker, line)
+
+    def _forget(self, worker: Worker) -> None:
+        if worker in self._workers:
+            self._workers.remove(worker)
