@@ -220,11 +220,15 @@ class KvPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEntry:
-    """Another policy while a cron expression says so."""
+    """Another policy from each time that a cron expression gives, for ``for_s`` seconds.
+
+    Cron goes by wall-clock time, in ``timezone`` or, if that is None, in the device's own.
+    """
 
     cron: str
     policy: str
     timezone: str | None
+    for_s: float
 
 
 @dataclass(frozen=True, slots=True)
