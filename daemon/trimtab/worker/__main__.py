@@ -15,10 +15,9 @@ import socket
 import struct
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
-from trimtab.errors import TrimtabError, WorkerError
+from trimtab.errors import LoadError, WorkerError
 from trimtab.worker.channel import Channel, ChannelClosedError
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -53,16 +52,11 @@ def _serve(channel: Channel) -> int:
 
     try:
         loop = load(channel)
-    except TrimtabError as error:
+    except LoadError as error:
         sys.stderr.write(f"{error.message}\n")
         return _LOAD_FAILED
-    signal.signal(signal.SIGTERM, _leave)
     loop.run()
     return 0
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _tie_to_parent(connection: socket.socket) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
 
 import msgspec
 import numpy as np
 import onnxruntime_genai as og
 
-from trimtab.errors import EngineError, LoadError, TrimtabError, WorkerError
+from trimtab.errors import EngineError, LoadError, WorkerError
 from trimtab.worker.channel import Channel
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Decoder, Place
@@ -25,7 +27,8 @@ def load(channel: Channel) -> Loop:
     """Wait for `Load`, load the variant, prove that it computes, and say `Ready`.
 
     Raises:
-        TrimtabError: It doesn't load; the controller has been told.
+        LoadError: It doesn't load; the controller has been told.
+        WorkerError: The first message isn't one, or isn't `Load`.
         ChannelClosedError: The controller is gone.
     """
     og.disable_telemetry_events()
@@ -33,7 +36,7 @@ def load(channel: Channel) -> Loop:
     begun_s = perf_counter()
     try:
         return _load(channel, request, begun_s)
-    except TrimtabError as error:
+    except LoadError as error:
         channel.send(LoadFailed(error.code, _with_hint(error)))
         raise
     except MemoryError as error:
@@ -52,6 +55,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     choice = choose_decoder(facts, request.decoder, request.threads)
     _prove(choice.decoder, facts)
     context = min(request.context, facts.context)
+    signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then
     language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
     channel.send(
         Ready(
@@ -100,5 +104,9 @@ def _prove(decoder: Decoder, facts: VariantFacts) -> None:
         )
 
 
-def _with_hint(error: TrimtabError) -> str:
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _with_hint(error: LoadError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message

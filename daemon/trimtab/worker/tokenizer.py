@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import onnxruntime_genai as og
 
@@ -60,9 +60,12 @@ class Tokenizer:
 
     def _apply_template(self, request: Render) -> str:
         tools = {"tools": json.dumps(request.tools)} if request.tools else {}
+        messages = [_plain(n, message) for n, message in enumerate(request.messages or ())]
+        if not messages:
+            raise EngineError("messages: there are none", code="prompt_empty")
         try:
             text = self._engine.apply_chat_template(
-                json.dumps(request.messages), add_generation_prompt=True, **tools
+                json.dumps(messages), add_generation_prompt=True, **tools
             )
         except Exception as error:  # whatever the template or the engine's parser raises
             raise EngineError(
@@ -77,6 +80,27 @@ class Tokenizer:
             raise EngineError(
                 f"the tokenizer refuses the text: {error}", code="tokenizer_refused"
             ) from error
+
+
+def _plain(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates expect it: they'd print whatever else there is, or ``None``.
+
+    Raises:
+        EngineError: It has no role, or content that isn't text.
+    """
+    where = f"messages[{number}]"
+    if not isinstance(message.get("role"), str):
+        raise EngineError(f"{where}.role: it must be a string", code="template_refused")
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else parts
+    if content is None:
+        content = ""
+    if not isinstance(content, str):
+        raise EngineError(f"{where}.content: only text is supported", code="template_refused")
+    return message | {"content": content}
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
