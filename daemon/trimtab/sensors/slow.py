@@ -18,7 +18,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from trimtab.domain.readings import Quality, Reading
@@ -27,6 +27,7 @@ from trimtab.sensors.source import SlowSource, missing, unreadable
 _MOST_LOST_THREADS: Final = 8
 _MOST_BYTES: Final = 64 * 1024
 _PERIODS_UNTIL_STALE: Final = 3
+_SETTLE_STEP_S: Final = 0.05
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -212,11 +213,13 @@ class SlowReader:
 
     def _take_results(self) -> None:
         while not self._results.empty():
-            result = self._results.get()
-            lane = self._lanes[result.name]
-            lane.asked_s = None
-            lane.read_s = result.at_s
-            lane.readings = result.readings
+            self._take(self._results.get())
+
+    def _take(self, result: _Result) -> None:
+        lane = self._lanes[result.name]
+        lane.asked_s = None
+        lane.read_s = result.at_s
+        lane.readings = result.readings
 
     def _notice_hang(self, at_s: float) -> None:
         for path, worker in list(self._hung.items()):
@@ -243,6 +246,22 @@ class SlowReader:
             if lane.asked_s is not None:
                 lane.asked_s = None
                 lane.due_s = float("-inf")
+
+    def settle(self, timeout_s: float) -> bool:
+        """Waits until the thread has brought all that was asked for, or hangs; for one-off reads.
+
+        Args:
+            timeout_s: How long at most.
+
+        Returns:
+            Whether everything came.
+        """
+        while self.busy and timeout_s > 0:
+            try:
+                self._take(self._results.get(timeout=min(timeout_s, _SETTLE_STEP_S)))
+            except Empty:
+                timeout_s -= _SETTLE_STEP_S
+        return not self.busy
 
     def readings(self, at_s: float) -> Iterator[Reading]:
         """The latest readings of all sources; those that are too old are marked as stale."""

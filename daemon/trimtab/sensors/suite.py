@@ -84,10 +84,15 @@ class SensorSuite:
         """Tells which processes are ours besides this one: the workers."""
         self._memory.watch_processes(pids)
 
-    @property
-    def busy(self) -> bool:
-        """True while the reading thread hasn't brought all that the last snapshot asked for."""
-        return self._slow.busy
+    def settle(self, timeout_s: float) -> bool:
+        """Waits until the reading thread has brought what the last snapshot asked for.
+
+        Only for those who read once and end, such as `trimtab signals --json`; never in a tick.
+
+        Returns:
+            False if something hangs.
+        """
+        return self._slow.settle(timeout_s)
 
     @property
     def hung(self) -> tuple[str, ...]:
