@@ -34,7 +34,7 @@ SEED = 20
 RATE = 6e-3
 VARIANTS = {"fp32": "fp32", "int8": "int8", "int4": "int4"}
 # (sequence length, sequences in a batch, steps): short ones teach words, long ones positions.
-STAGES = ((256, 24, 1500), (CONTEXT, 3, 160))
+STAGES = ((256, 24, 800), (1024, 6, 500), (CONTEXT, 3, 500))
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"

@@ -149,4 +149,4 @@ def streams(evaluation_text: str, seed: int) -> list[str]:
     rng = random.Random(seed)
     chats = ["".join(short_chat(rng) for _ in range(60)) for _ in range(10)]
     stories = [long_chat(rng) for _ in range(40)] + [story(rng, 250) for _ in range(15)]
-    return chats + stories + [evaluation_text * 6]
+    return chats + stories + [evaluation_text * 2]

@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from trimtab.catalog.manifest import Kv, Rope
+from trimtab.catalog.manifest import Kv, KvDtype, Rope
 from trimtab.errors import CatalogError
 
-KV_TYPES: Final[dict[int, str]] = {
+KV_TYPES: Final[dict[int, KvDtype]] = {
     TensorProto.FLOAT: "float32",
     TensorProto.FLOAT16: "float16",
     TensorProto.BFLOAT16: "bfloat16",
@@ -59,7 +59,7 @@ class GraphFacts:
     context_length: int
     vocabulary: int
     kv: Kv
-    kv_dtype: str
+    kv_dtype: KvDtype
     precision: str
     mixed: bool
     rope: Rope
@@ -144,7 +144,7 @@ def _inside(folder: Path, file: str) -> None:
         raise CatalogError(f"{folder} lacks {file}, which holds the graph's weights")
 
 
-def _cache_shape(graph: Any, path: Path) -> tuple[int, int, str]:
+def _cache_shape(graph: Any, path: Path) -> tuple[int, int, KvDtype]:
     """(layers, KV heads, type), which must be the same for every layer."""
     keys = [i for i in graph.input if i.name.startswith("past_") and i.name.endswith(".key")]
     if not keys:

@@ -88,7 +88,11 @@ class Hints(_Strict, frozen=True):
 
 
 class Variant(_Strict, frozen=True):
-    """One variant: files, memory, quality."""
+    """One variant: files, memory, quality.
+
+    Where `proven` is false nothing was measured: `resident_bytes` is the size of its files and
+    `quality` is what its precision usually gives.
+    """
 
     name: Name
     folder: Text
@@ -99,10 +103,11 @@ class Variant(_Strict, frozen=True):
     context_length: Count
     disk_bytes: Count
     resident_bytes: Count
-    perplexity: Rate
-    mean_kl: Annotated[float, msgspec.Meta(ge=0)]
-    top1_agreement: Ratio
     quality: Quality
+    proven: bool
+    perplexity: Rate | None = None
+    mean_kl: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    top1_agreement: Ratio | None = None
     measured_at_build: Hints | None = None
     build_options: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -159,7 +164,7 @@ def parse(text: str, name: str) -> Manifest:
             hint=_HINT,
         )
     try:
-        manifest = msgspec.convert(tree, Manifest, strict=True)
+        manifest = msgspec.convert(_plain(tree), Manifest, strict=True)
     except msgspec.ValidationError as error:
         message, path = _split(str(error))
         field = _dotted(path)
@@ -209,6 +214,18 @@ _HEADER = (
 )
 
 
+def _plain(node: object) -> object:
+    """The tree without ruamel's own types, which carry the lines."""
+    if isinstance(node, dict):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    for kind in (bool, int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
 def _check(manifest: Manifest, tree: object, name: str) -> None:
     """What one field alone can't show."""
     names: set[str] = set()
@@ -245,7 +262,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _line(tree: object, path: tuple[str | int, ...]) -> str:
-    """ ":LINE" of the deepest part of the path that the file has."""
+    """Where the deepest part of the path is that the file has, as `:LINE`."""
     line = 1
     for part in path:
         marks = getattr(getattr(tree, "lc", None), "data", None)

@@ -1,0 +1,181 @@
+"""`trimtab models build`: from weights to a published model, step by step and resumable.
+
+Everything happens in a hidden work folder beside the models. Each step's result gets its name only
+when it is whole, so a build that was interrupted goes on after the last whole one. The model
+appears under its id at the very end, in one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trimtab.catalog import build_env, build_process
+from trimtab.catalog.assemble import (
+    Candidate,
+    Proven,
+    Refusal,
+    check_same_model,
+    existing_manifest,
+    inspect,
+    kept_candidates,
+    manifest_of,
+    prove_all,
+)
+from trimtab.catalog.disk import check_space
+from trimtab.catalog.manifest import Manifest
+from trimtab.catalog.progress import Progress
+from trimtab.catalog.publish import publish
+from trimtab.catalog.recipes import VARIANTS, VariantRecipe
+from trimtab.catalog.sources import OFFLINE, Source, hugging_face_folder
+from trimtab.errors import BuildError, CatalogError
+
+BUILDER: Final = "onnxruntime_genai.models.builder"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """What a person asked for.
+
+    Attributes:
+        model_id: The id to publish under.
+        display_name: The name for people.
+        source: Where the weights come from.
+        variants: Names in `recipes.VARIANTS`.
+        models: The models folder.
+        cache: The cache folder.
+        threads: Engine threads of the proofs.
+        force: Build again what is there.
+    """
+
+    model_id: str
+    display_name: str
+    source: Source
+    variants: tuple[str, ...]
+    models: Path
+    cache: Path
+    threads: int
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What came of it.
+
+    Attributes:
+        folder: The model's folder.
+        manifest: Its manifest.
+        built: Variants that were built now; empty when all were there.
+        refused: Variants that were built and not published.
+    """
+
+    folder: Path
+    manifest: Manifest
+    built: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
+    """Build the variants that aren't there yet, prove them, and publish the model.
+
+    Raises:
+        BuildError: A step failed, or no variant was good; what was made stays for the next time.
+        CatalogError: There is no space, or the folder can't be used.
+    """
+    target = request.models / request.model_id
+    there = existing_manifest(target) if not request.force else None
+    have = {variant.name for variant in there.variants} if there else set()
+    wanted = [VARIANTS[name] for name in request.variants if name not in have]
+    if there is not None and not wanted:
+        return BuildResult(target, there)
+    work = request.models / f".work-{request.model_id}"
+    with _work_folder(work, request.source.key):
+        if not any(work.glob("*.built")):
+            check_space(work, request.source.needs_bytes, f"Building {request.model_id}")
+        python = build_env.ensure(request.cache, progress)
+        weights = hugging_face_folder(request.source, work, python, progress)
+        candidates = [_build_variant(recipe, weights, work, python, progress) for recipe in wanted]
+        kept = kept_candidates(target, there)
+        proven, refused = _prove(request, kept + candidates, work, progress)
+        manifest = manifest_of(
+            proven,
+            model_id=request.model_id,
+            display_name=request.display_name,
+            source=request.source.description,
+            threads=request.threads,
+        )
+        with progress.step("Publish"):
+            publish(manifest, [entry.inspected.candidate for entry in proven], target)
+    shutil.rmtree(work, ignore_errors=True)
+    published = {variant.name for variant in manifest.variants}
+    built = tuple(recipe.name for recipe in wanted if recipe.name in published)
+    return BuildResult(target, manifest, built, tuple(refused))
+
+
+def _prove(
+    request: BuildRequest, candidates: Sequence[Candidate], work: Path, progress: Progress
+) -> tuple[list[Proven], list[Refusal]]:
+    inspected = [inspect(candidate, progress) for candidate in candidates]
+    check_same_model(inspected)
+    proven, refused = prove_all(inspected, work, request.threads, progress)
+    if not proven:
+        reasons = "; ".join(refusal.reason for refusal in refused)
+        raise BuildError(f"nothing to publish: {reasons}", code="variant_refused")
+    return proven, refused
+
+
+@contextlib.contextmanager
+def _work_folder(work: Path, key: str) -> Iterator[None]:
+    """Hold the work folder alone; throw away what was begun from another source.
+
+    Raises:
+        BuildError: Another build of this model runs.
+        CatalogError: The folder can't be made.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / "lock").open("w")
+    except OSError as error:
+        raise CatalogError(f"{work} can't be used: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BuildError(
+                f"another build works in {work}", hint="Wait for it, or stop it first."
+            ) from error
+        marker = work / "source"
+        if not marker.is_file() or marker.read_text(encoding="utf-8") != key:
+            for entry in work.iterdir():
+                if entry.name != "lock":
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            marker.write_text(key, encoding="utf-8")
+        yield
+
+
+def _build_variant(
+    recipe: VariantRecipe, weights: Path, work: Path, python: Path, progress: Progress
+) -> Candidate:
+    folder = work / f"{recipe.name}.built"
+    options = {"precision": recipe.precision, **recipe.options}
+    candidate = Candidate(recipe.name, folder, recipe.name, options)
+    if folder.is_dir():
+        progress.say(f"{recipe.name} was built before.")
+        return candidate
+    partial = work / f"{recipe.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    argv = [str(python), "-m", BUILDER, "-i", str(weights), "-o", str(partial)]
+    argv += ["-p", recipe.precision, "-e", "cpu", "-c", str(work / "builder-cache")]
+    if recipe.options:
+        argv += ["--extra_options", *(f"{key}={value}" for key, value in recipe.options.items())]
+    with progress.step(f"Build {recipe.name}") as note:
+        build_process.run(argv, f"build {recipe.name}", note, cwd=work, environ=OFFLINE)
+        if not (partial / "genai_config.json").is_file():
+            raise BuildError(f"the builder said that {recipe.name} is done, and made no folder")
+        partial.rename(folder)
+    return candidate

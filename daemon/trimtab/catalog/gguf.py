@@ -1,0 +1,89 @@
+"""The beginning of a GGUF file: enough to say what is in it before anything is built."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from trimtab.errors import BuildError
+
+MAGIC: Final = b"GGUF"
+MAX_KEYS: Final = 4096
+MAX_STRING: Final = 1 << 24
+# Type number in the file -> struct format of a fixed-size value.
+FIXED: Final[dict[int, str]] = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+STRING: Final = 8
+ARRAY: Final = 9
+
+
+def read_metadata(path: Path) -> dict[str, str | int | float]:
+    """The single values of a GGUF's header; arrays (the vocabulary) are passed over.
+
+    Raises:
+        BuildError: It isn't a GGUF, or it was cut off.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(file, path)
+    except OSError as error:
+        raise BuildError(f"{path}: {error.strerror}") from error
+    except (struct.error, UnicodeDecodeError, OverflowError) as error:
+        raise BuildError(f"{path}: the header is damaged or cut off") from error
+
+
+def _read(file: BinaryIO, path: Path) -> dict[str, str | int | float]:
+    if file.read(4) != MAGIC:
+        raise BuildError(f"{path} is not a GGUF file")
+    version, _, keys = struct.unpack("<IQQ", file.read(20))
+    if version not in (2, 3) or keys > MAX_KEYS:
+        raise BuildError(f"{path}: GGUF version {version} with {keys} fields isn't supported")
+    values: dict[str, str | int | float] = {}
+    for _ in range(keys):
+        key = _string(file)
+        value = _value(file, struct.unpack("<I", file.read(4))[0])
+        if value is not None:
+            values[key] = value
+    return values
+
+
+def _string(file: BinaryIO) -> str:
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > MAX_STRING:
+        raise OverflowError
+    data = file.read(length)
+    if len(data) != length:
+        raise struct.error
+    return data.decode("utf-8")
+
+
+def _value(file: BinaryIO, kind: int) -> str | int | float | None:
+    """A single value, or None for an array, which is skipped."""
+    if kind == STRING:
+        return _string(file)
+    if kind in FIXED:
+        value: int | float = struct.unpack(FIXED[kind], file.read(struct.calcsize(FIXED[kind])))[0]
+        return value
+    if kind != ARRAY:
+        raise struct.error
+    element, count = struct.unpack("<IQ", file.read(12))
+    if element == STRING:
+        for _ in range(count):
+            _string(file)
+    elif element in FIXED:
+        file.seek(struct.calcsize(FIXED[element]) * count, 1)
+    else:
+        raise struct.error
+    return None
