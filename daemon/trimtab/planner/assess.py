@@ -37,21 +37,15 @@ class Assessed:
         point: The point.
         predicted: What it would hold and do.
         fit: How it stands to the memory limit.
-        late: Latency objectives that it is predicted to miss.
+        rank: Smaller is better, among points that may be taken.
         reason: Why it is out; empty if it is in as far as anything but memory goes.
     """
 
     point: OperatingPoint
     predicted: Prediction
     fit: Fit
-    late: int
+    rank: tuple[float, ...]
     reason: str
-
-    @property
-    def rank(self) -> tuple[int, float, int, float]:
-        """Smaller is better, among points that may be taken."""
-        point = self.point
-        return (self.late, -self.predicted.quality_ratio, -point.context, -point.pace_ratio)
 
 
 def mib(size_bytes: float) -> str:
@@ -74,6 +68,19 @@ def fit(predicted: Prediction, policy: Policy, margin_bytes: float) -> Fit:
     if worst - margin_bytes >= limit.headroom_bytes:
         return Fit.KEPT
     return Fit.NOW if now >= limit.headroom_bytes else Fit.OVER
+
+
+def rank(point: OperatingPoint, predicted: Prediction, policy: Policy) -> tuple[float, ...]:
+    """The order of points: what the policy gives up comes last.
+
+    Missed latency objectives first, then quality before context, or context before quality where
+    accuracy is what may give.
+    """
+    quality, context = -predicted.quality_ratio, float(-point.context)
+    first, second = (
+        (context, quality) if policy.sacrifice is Corner.ACCURACY else (quality, context)
+    )
+    return (late(predicted, policy), first, second, -point.pace_ratio)
 
 
 def late(predicted: Prediction, policy: Policy) -> int:
@@ -121,7 +128,7 @@ def assess(
                 point,
                 predicted,
                 fit(predicted, policy, extra),
-                late(predicted, policy),
+                rank(point, predicted, policy),
                 _excluded(point, predicted, state, policy, model, pinned, too_hot, at_s),
             )
         )

@@ -41,6 +41,8 @@ def why_out(one: Assessed, policy: Policy) -> str:
         )
     if one.fit is Fit.NOW:
         grown = available - one.predicted.reserved_bytes + one.predicted.memory_bytes
+        if grown >= limit.headroom_bytes:
+            return "memory is falling too fast for it"
         return (
             f"a conversation of {one.point.context} tokens would leave {mib(grown)}, "
             f"under the headroom of {mib(limit.headroom_bytes)}"
@@ -54,7 +56,7 @@ def why_lost(one: Assessed, winner: Assessed, policy: Policy) -> str:
         return out
     if one.fit is Fit.KEPT and winner.fit is Fit.ROOMY and policy.memory is not None:
         return f"it would not keep {mib(policy.memory.leave_bytes)} available"
-    if one.late > winner.late:
+    if one.rank[0] > winner.rank[0]:
         return "it is predicted to miss a latency objective"
     ours, theirs = one.predicted.quality_ratio, winner.predicted.quality_ratio
     if ours < theirs:
@@ -67,13 +69,15 @@ def why_lost(one: Assessed, winner: Assessed, policy: Policy) -> str:
 def runner_up(
     judged: Sequence[Assessed], winner: Assessed, source: OperatingPoint, policy: Policy
 ) -> Rejected | None:
-    """The best point of another variant (or context) that lost, and why."""
-    others = [
-        one
-        for one in judged
-        if one.point != winner.point and one.point != source and not one.reason
-    ]
-    others.sort(key=lambda one: (one.point.variant == winner.point.variant, one.rank))
+    """The best other point, and why it lost: one that could have been taken, if there is one."""
+    others = [one for one in judged if one.point not in (winner.point, source)]
+    others.sort(
+        key=lambda one: (
+            bool(why_out(one, policy)),
+            one.point.variant == winner.point.variant,
+            one.rank,
+        )
+    )
     if not others:
         return None
     return Rejected(others[0].point, why_lost(others[0], winner, policy))

@@ -11,7 +11,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.plan import Move, carry_out
-from trimtab.planner.state import NEVER_S, State
+from trimtab.planner.state import State
 from trimtab.policy.compiled import Policy
 
 
@@ -38,6 +38,8 @@ def decide(state: State, policy: Policy, at_s: float, cause: str) -> Decided:
             return Decided(state)
         trigger = Trigger("model", text="there is no model any more")
         return _move(state, policy, at_s, Move(PARKED, None, trigger, Direction.PARK), ())
+    if state.snapshot is None:
+        return Decided(state)  # nothing has been seen yet
     if state.waiting_for:
         return _while_moving(state, policy, at_s)
     judged = assess(state, policy, policy.knobs, state.model, at_s)
@@ -64,19 +66,14 @@ def _move(
 def _from_nothing(
     state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
 ) -> Move | State:
-    """Load something: at once if somebody waits or at start, else when there is room."""
+    """Load something: at once, or if parking was decided and nobody waits, once there is room."""
     if state.lost_point is not None:
         again = choose.find(judged, state.lost_point)
         if again is not None and not again.reason and again.fit <= Fit.NOW:
             trigger = Trigger("worker", text=cause or "the worker was lost")
             return Move(again.point, again, trigger, Direction.START)
     demand = state.demand
-    urgent = (
-        state.changed_s == NEVER_S
-        or state.wanted
-        or state.lost_point is not None
-        or demand.held + demand.waiting > 0
-    )
+    urgent = not state.parked or state.wanted or demand.held + demand.waiting > 0
     target = choose.safest(judged) if urgent else choose.best(judged, Fit.ROOMY)
     if target is None:
         return replace(state, better=None)

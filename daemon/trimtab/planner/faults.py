@@ -26,6 +26,7 @@ def lost(state: State, event: WorkerLost) -> State:
     state = replace(
         state,
         point=PARKED,
+        parked=False,
         lost_point=state.point if not state.point.parked else state.lost_point,
         losses={**state.losses, event.variant: tuple(times)},
     )

@@ -10,9 +10,6 @@ from trimtab.planner.heat import advance, most_levels
 from trimtab.planner.state import Quarantine, State
 from trimtab.policy.compiled import Policy
 
-FILL_MEMORY_S: Final = 3.0
-"""Time constant of the smoothed fill rate: three seconds forget most of a burst."""
-
 HOUR_S: Final = 3600.0
 
 
@@ -33,7 +30,8 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         demand=event.demand,
         heat=heat,
         pin=pin,
-        fill_bytes_s=_fill_rate(state, event),
+        fall_bytes_s=_fall_rate(state, event),
+        fill_bytes_s=min(state.fall_bytes_s, _fall_rate(state, event)),
         quarantine=_current(state, at_s),
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,
@@ -49,8 +47,8 @@ def measured(state: State, event: WorkerMeasured) -> State:
     return replace(state, resident=resident, load_s=load_s)
 
 
-def _fill_rate(state: State, event: Tick) -> float:
-    """How fast others take memory, smoothed: quick to rise, slow to fall.
+def _fall_rate(state: State, event: Tick) -> float:
+    """How fast others took memory since the last tick, in bytes/s.
 
     While a hand-over is under way the change is our own and says nothing about others.
     """
@@ -60,13 +58,9 @@ def _fill_rate(state: State, event: Tick) -> float:
     past, now = before.value("memory.available"), event.snapshot.value("memory.available")
     elapsed_s = event.snapshot.at_s - before.at_s
     if past is None or now is None or elapsed_s <= 0 or state.running is not None:
-        return state.fill_bytes_s
+        return state.fall_bytes_s
     own = (event.demand.worker_bytes or 0) - (state.demand.worker_bytes or 0)
-    rate = max(0.0, (past - now - own) / elapsed_s)
-    if rate >= state.fill_bytes_s:
-        return rate
-    weight = min(1.0, elapsed_s / FILL_MEMORY_S)
-    return state.fill_bytes_s + weight * (rate - state.fill_bytes_s)
+    return max(0.0, (past - now - own) / elapsed_s)
 
 
 def _current(state: State, at_s: float) -> dict[str, Quarantine]:

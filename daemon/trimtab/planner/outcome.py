@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trimtab.domain.actions import SwitchWorker
+from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
 from trimtab.planner.faults import quarantined
@@ -29,8 +29,10 @@ def ended(state: State, event: ActionEnded) -> State:
         changed_s=event.at_s,
         better=None,
     )
-    if was_handover and isinstance(running, SwitchWorker) and done:
-        state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
+    if was_handover and done:
+        state = replace(state, parked=isinstance(running, Park))
+        if isinstance(running, SwitchWorker):
+            state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:
         state = quarantined(state, event.variant, event.reason, event.at_s)
     return _account(state, event)

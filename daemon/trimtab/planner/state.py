@@ -100,7 +100,10 @@ class State:
         changed_s: When the point last changed.
         handovers: Times of the hand-overs of the last hour.
         wanted: A request waits while nothing is loaded.
-        fill_bytes_s: How fast available memory falls, smoothed; 0 when it rises.
+        parked: Nothing is loaded because it was decided so, not because something failed.
+        fall_bytes_s: How fast others took memory between the last two ticks; 0 if they didn't.
+        fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
+            is taken once is no trend.
         settling: The decision whose outcome is still to be measured.
         next_action: Number of the next action.
         next_decision: Number of the next decision.
@@ -128,6 +131,8 @@ class State:
     changed_s: float = NEVER_S
     handovers: tuple[float, ...] = ()
     wanted: bool = False
+    parked: bool = False
+    fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
     settling: Settling | None = None
     next_action: int = 1

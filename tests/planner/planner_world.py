@@ -1,0 +1,157 @@
+"""A world for `step`: memory with other tenants, heat as told, actions that take their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from trimtab.domain.actions import Action, Park, SetContext, SetPace, SwitchWorker
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import (
+    ActionEnded,
+    Demand,
+    Event,
+    ModelChanged,
+    OutcomeKind,
+    Tick,
+)
+from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.domain.readings import Reading, Snapshot
+from trimtab.planner import State, step
+from trimtab.planner.predict import loaded_bytes
+from trimtab.policy.compiled import Policy
+
+MIB = 1024 * 1024
+
+
+def model(**megabytes: int) -> ModelSpec:
+    """A model whose variants hold so many MiB, best first; quality falls by a tenth each."""
+    variants = tuple(
+        VariantSpec(
+            name=name,
+            precision=name,
+            folder=f"/models/{name}",
+            weights_bytes=size * MIB,
+            disk_bytes=size * MIB,
+            kv_bytes_per_token=32 * 1024,
+            quality=1.0 - 0.1 * position,
+            fingerprint="f",
+            context_length=4096,
+            load_s=1.0,
+        )
+        for position, (name, size) in enumerate(megabytes.items())
+    )
+    return ModelSpec("m", "M", "llama", 4096, 16, 4, 64, "t", True, variants)
+
+
+LADDER = model(fp32=640, int8=240, int4=140)
+
+
+@dataclass
+class World:
+    """Drives `step` as the daemon would.
+
+    Attributes:
+        free_bytes: Memory that nobody holds when no worker is loaded.
+        celsius: The temperature; None if there is no sensor.
+        blind: True: memory can't be read.
+        failing: Variants that don't load.
+        action_s: How long a hand-over takes.
+    """
+
+    policy: Policy
+    model: ModelSpec = LADDER
+    free_bytes: float = 8192 * MIB
+    celsius: float | None = None
+    blind: bool = False
+    failing: set[str] = field(default_factory=set)
+    action_s: float = 1.0
+    demand: Demand = field(default_factory=Demand)
+    now: float = 100.0
+    state: State = field(default_factory=State)
+    decisions: list[Decision] = field(default_factory=list)
+    settled: list[Decision] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    pending: list[tuple[float, Action]] = field(default_factory=list)
+    loaded: OperatingPoint = PARKED
+
+    def start(self) -> World:
+        """Tell the model and let the first variant load."""
+        self.post(ModelChanged(self.now, self.model))
+        return self.run(3)
+
+    def post(self, event: Event) -> None:
+        """One event through `step`."""
+        result = step(self.state, event, self.policy)
+        self.state = result.state
+        if result.decision is not None:
+            self.decisions.append(result.decision)
+            self.pending.clear()
+        if result.settled is not None:
+            self.settled.append(result.settled)
+        self.actions += result.actions
+        wait_s = 0.0
+        for action in result.actions:
+            wait_s += self.action_s if isinstance(action, SwitchWorker | Park) else 0.0
+            self.pending.append((self.now + wait_s, action))
+
+    def run(self, seconds: float, tick_s: float = 1.0) -> World:
+        """Let time pass."""
+        for _ in range(round(seconds / tick_s)):
+            self.now += tick_s
+            while self.pending and self.pending[0][0] <= self.now:
+                self._end(self.pending.pop(0)[1])
+            self.post(Tick(self.now, self.snapshot(), self._demand()))
+        return self
+
+    @property
+    def available_bytes(self) -> float:
+        """What MemAvailable would say."""
+        return self.free_bytes - (self._held() or 0)
+
+    @property
+    def point(self) -> OperatingPoint:
+        """What the core believes to be in force."""
+        return self.state.point
+
+    @property
+    def moves(self) -> list[str]:
+        """The decisions in short: ``down int8``."""
+        return [f"{one.direction} {one.target.variant}" for one in self.decisions]
+
+    def snapshot(self) -> Snapshot:
+        """What the sensors say now."""
+        readings = {}
+        if not self.blind:
+            readings["memory.available"] = Reading(
+                "memory.available", self.available_bytes, self.now
+            )
+        if self.celsius is not None:
+            readings["temperature.max"] = Reading("temperature.max", self.celsius, self.now)
+        return Snapshot(self.now, readings)
+
+    def _demand(self) -> Demand:
+        return replace(self.demand, worker_bytes=self._held())
+
+    def _held(self) -> int | None:
+        variant = self.model.variant(self.loaded.variant or "")
+        if variant is None:
+            return None
+        return loaded_bytes(variant, {}) + variant.kv_bytes_per_token * self.demand.kv_tokens
+
+    def _end(self, action: Action) -> None:
+        kind, reason, variant = OutcomeKind.DONE, "", None
+        match action:
+            case SwitchWorker(point=point) if point.variant in self.failing:
+                kind, reason, variant = OutcomeKind.FAILED, "it does not load", point.variant
+                if action.mode == "break_before_make":
+                    self.loaded = PARKED
+            case SwitchWorker(point=point):
+                self.loaded = point
+            case SetContext(tokens=tokens):
+                self.loaded = replace(self.loaded, context=tokens)
+            case SetPace(ratio=ratio):
+                self.loaded = replace(self.loaded, pace_ratio=ratio)
+            case Park():
+                self.loaded = PARKED
+        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))
