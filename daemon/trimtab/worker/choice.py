@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from trimtab.errors import LoadError
 from trimtab.worker.decoder import Decoder
 from trimtab.worker.generator import GeneratorDecoder
+from trimtab.worker.kv_decoder import KvDecoder
+from trimtab.worker.kv_graph import UnsuitableError
 from trimtab.worker.variant import VariantFacts
+from trimtab.workers.protocol import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +26,27 @@ class Choice:
     reason: str = ""
 
 
-def choose_decoder(facts: VariantFacts, wanted: str, threads: int) -> Choice:
+def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
     """Load the variant with the decoder that was asked for, or with the one that can.
+
+    The decoder that owns its KV comes first: it is no slower, and its conversations can be handed
+    over, put on disk and brought back. The Generator serves the graphs that it can't.
 
     Args:
         facts: The variant.
-        wanted: ``auto``, ``generator`` or ``kv``.
-        threads: Engine threads.
+        load: What was asked for.
 
     Raises:
         LoadError: No decoder can run it.
     """
-    if wanted not in ("auto", "generator", "kv"):
+    if load.decoder not in ("auto", "generator", "kv"):
         raise LoadError(
-            f"decoder: {wanted!r} is none of auto, generator and kv", code="invalid_request"
+            f"decoder: {load.decoder!r} is none of auto, generator and kv", code="invalid_request"
         )
-    return Choice(GeneratorDecoder(facts, threads))
+    if load.decoder == "generator":
+        return Choice(GeneratorDecoder(facts, load.threads))
+    context = min(load.context, facts.context)
+    try:
+        return Choice(KvDecoder(facts, load.threads, context, load.indices_graph))
+    except UnsuitableError as error:
+        return Choice(GeneratorDecoder(facts, load.threads), error.message)

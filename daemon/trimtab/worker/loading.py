@@ -52,7 +52,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
         raise LoadError(f"context: {request.context} is less than 1", code="invalid_request")
     facts = read_variant(Path(request.folder))
     tokenizer = Tokenizer(facts)
-    choice = choose_decoder(facts, request.decoder, request.threads)
+    choice = choose_decoder(facts, request)
     _prove(choice.decoder, facts)
     context = min(request.context, facts.context)
     signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then

@@ -63,12 +63,15 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
         threads: Engine threads.
         decoder: ``auto``, ``generator`` or ``kv``.
         context: The most tokens that any stream will be started with.
+        indices_graph: File name of the graph with ``logits_indices`` in the folder, from the
+            manifest; empty if there is none.
     """
 
     folder: str
     threads: int
     decoder: str = "auto"
     context: int = 2048
+    indices_graph: str = ""
 
 
 class Render(msgspec.Struct, frozen=True, tag="render"):

@@ -141,6 +141,7 @@ class Worker:
                     threads=self.launch.threads,
                     decoder=self.launch.decoder,
                     context=self.launch.context,
+                    indices_graph=self.variant.indices_graph,
                 )
             )
             async with asyncio.timeout(timeout_s):

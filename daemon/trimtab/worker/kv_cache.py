@@ -1,0 +1,98 @@
+"""One conversation's KV cache, in memory that another process can go on with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Any
+
+from trimtab.errors import EngineError
+from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.mapping import Mapping, map_file
+
+
+class KvCache:
+    """A segment, mapped, and bound to the graph.
+
+    Lowering `length` is all that going back takes. Positions from it on are garbage.
+
+    Args:
+        graph: Whose cache it is.
+        descriptor: The segment; the cache keeps a duplicate of it.
+        valid: Tokens whose KV counts.
+
+    Attributes:
+        capacity: Positions that it has.
+        length: Tokens that are in it and count.
+        binding: onnxruntime's binding of this cache alone.
+
+    Raises:
+        EngineError: The segment's size is none that the graph can use, or it can't be mapped.
+    """
+
+    def __init__(self, graph: KvGraph, descriptor: int, valid: int) -> None:
+        shape = graph.kv.shape
+        size = os.fstat(descriptor).st_size
+        try:
+            self.capacity = shape.capacity_of(size)
+        except ValueError as error:
+            raise EngineError(f"the segment is of another model: {error}") from error
+        if valid > self.capacity:
+            raise EngineError(f"the segment has {self.capacity} positions, not {valid}")
+        self.length = valid
+        self._mapping: Mapping = map_file(descriptor, size)
+        self._descriptor = os.dup(descriptor)
+        self.binding: Any = graph.bind_cache(self._mapping.address, 1, self.capacity)
+
+    @property
+    def descriptor(self) -> int:
+        """Of the segment."""
+        return self._descriptor
+
+    @property
+    def closed(self) -> bool:
+        """True once nothing of it may be used."""
+        return self._descriptor < 0
+
+    @property
+    def committed_bytes(self) -> int:
+        """Memory or disk that the segment takes now."""
+        return os.fstat(self._descriptor).st_blocks * 512
+
+    def close(self) -> None:
+        """Unmap the segment; its content stays as long as somebody holds a descriptor."""
+        if not self.closed:
+            self.binding = None
+            self._mapping.close()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def new_segment(size: int) -> int:
+    """A sealed memfd of that size, with nothing committed; returns its descriptor.
+
+    Raises:
+        EngineError: The kernel refuses.
+    """
+    try:
+        descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise EngineError(f"no memory file: {error.strerror}", code="out_of_memory") from error
+    try:
+        os.ftruncate(descriptor, size)
+        seal(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        raise EngineError(
+            f"a KV cache of {size} bytes can't be made: {error.strerror}", code="out_of_memory"
+        ) from error
+    return descriptor
+
+
+def seal(descriptor: int) -> None:
+    """Forbid to change the file's size: nobody's mapping can lose its end. Punching still works."""
+    fcntl.fcntl(
+        descriptor,
+        fcntl.F_ADD_SEALS,
+        fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
+    )

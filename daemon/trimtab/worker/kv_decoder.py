@@ -1,0 +1,213 @@
+"""A decoder that owns its KV cache: the variant's own graph under onnxruntime, with our buffers.
+
+The attention operator writes into the buffer that it reads from, so a conversation is a file, a
+capacity and a length. Another worker that maps the file goes on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import EngineError
+from trimtab.worker.decoder import Cache, Place
+from trimtab.worker.kv_cache import KvCache, new_segment
+from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.sampling import Logits
+from trimtab.worker.variant import VariantFacts
+from trimtab.worker.weave import Weave
+
+_MOST_ROWS: Final = 16
+_NO_ROWS: Final = np.empty(0, np.int64)
+
+
+class KvDecoder:
+    """Runs a variant with onnxruntime on segments.
+
+    Args:
+        facts: The variant.
+        threads: Engine threads.
+        context: Most tokens of a conversation: all segments made here have this capacity, so that
+            any of them can be decoded together. What isn't used isn't committed.
+        indices_graph: File name of the graph with ``logits_indices``; empty if there is none.
+
+    Raises:
+        UnsuitableError: The graph isn't one that this decoder serves.
+        LoadError: The engine refuses the graph.
+    """
+
+    name: Final = "kv"
+
+    def __init__(
+        self, facts: VariantFacts, threads: int, context: int, indices_graph: str = ""
+    ) -> None:
+        self._graph = KvGraph(facts, threads, indices_graph)
+        self._vocabulary = facts.vocabulary
+        shape = self._graph.kv.shape
+        self._page_bytes = mmap.PAGESIZE
+        self._capacity = shape.aligned_capacity(context, self._page_bytes)
+        self._ones = np.ones((1, self._capacity), np.int64)
+        self._logits = np.empty((1, 1, facts.vocabulary), np.float32)
+        self._caches: set[KvCache] = set()
+        self._weaves: dict[tuple[KvCache, ...], Weave] = {}
+
+    @property
+    def committed_bytes(self) -> int:
+        """Memory that the open conversations' segments take."""
+        return sum(cache.committed_bytes for cache in self._caches)
+
+    def open(self, place: Place) -> KvCache:
+        """Map the conversation's segment, or a new one."""
+        if place.descriptor is not None:
+            cache = KvCache(self._graph, place.descriptor, place.valid)
+            if cache.capacity < place.capacity:
+                cache.close()
+                raise EngineError(
+                    f"the segment holds {cache.capacity} tokens, not {place.capacity}",
+                    code="segment_too_small",
+                )
+        else:
+            cache = self._open_new(place)
+        self._caches.add(cache)
+        return cache
+
+    def prefill(self, cache: Cache, tokens: Sequence[int], *, last: bool) -> Logits | None:
+        """Compute a piece of a prompt; the head of the model only runs if the piece is the last."""
+        rows = np.array([len(tokens) - 1]) if last else _NO_ROWS
+        logits = self._run(_own(cache), tokens, rows)
+        return logits[-1] if last else None
+
+    def verify(self, cache: Cache, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Append several tokens at once.
+
+        Returns:
+            Logits (tokens, vocabulary) for what comes after each of them, the caller's until the
+            decoder is used again.
+        """
+        return self._run(_own(cache), tokens, np.arange(len(tokens)))
+
+    def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
+        """Append one token to each cache; those of one capacity in one run."""
+        answers: dict[int, Logits | EngineError] = {}
+        groups = self._groups(batch)
+        current = {tuple(batch[row][0] for row in rows) for rows in groups}
+        self._unweave(lambda caches: caches not in current)
+        for rows in groups:
+            answers |= self._step_group(batch, rows)
+        return [answers[row] for row in range(len(batch))]
+
+    def rewind(self, cache: Cache, length: int) -> None:
+        """Forget the tokens from ``length`` on."""
+        own = _own(cache)
+        if not 0 <= length <= own.length:
+            raise EngineError(f"there is no way to token {length} from token {own.length}")
+        own.length = length
+
+    def close(self, cache: Cache) -> None:
+        """Unmap the segment."""
+        if isinstance(cache, KvCache):
+            self._unweave(lambda caches: cache in caches)
+            self._caches.discard(cache)
+            cache.close()
+
+    def _open_new(self, place: Place) -> KvCache:
+        shape = self._graph.kv.shape
+        capacity = shape.aligned_capacity(place.capacity, self._page_bytes)
+        descriptor = new_segment(shape.segment_bytes(max(capacity, self._capacity)))
+        try:
+            return KvCache(self._graph, descriptor, 0)
+        finally:
+            os.close(descriptor)
+
+    def _run(
+        self, cache: KvCache, tokens: Sequence[int], rows: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        end = cache.length + len(tokens)
+        if end > cache.capacity:
+            raise EngineError(f"the cache holds {cache.capacity} tokens, not {end}")
+        ids = np.array([tokens], np.int64)
+        count = len(rows) if self._graph.has_indices else len(tokens)
+        logits = self._room(1, count)
+        self._graph.bind_tokens(cache.binding, ids, self._ones_of(end))
+        self._graph.bind_logits(cache.binding, logits, rows)
+        self._graph.run(cache.binding)
+        cache.length = end
+        answer: NDArray[np.float32] = logits[0]
+        return answer if self._graph.has_indices else answer[rows]
+
+    def _room(self, batch: int, rows: int) -> NDArray[np.float32]:
+        """Memory for logits (batch, rows, vocabulary), used again and again."""
+        wanted = batch * rows * self._vocabulary
+        if self._logits.size < wanted:
+            self._logits = np.empty((batch, rows, self._vocabulary), np.float32)
+        return self._logits.reshape(-1)[:wanted].reshape(batch, rows, self._vocabulary)
+
+    def _ones_of(self, length: int) -> NDArray[np.int64]:
+        if self._ones.shape[1] < length:
+            self._ones = np.ones((1, length), np.int64)
+        return self._ones[:, :length]
+
+    def _groups(self, batch: Sequence[tuple[Cache, int]]) -> list[list[int]]:
+        """Rows of the batch that can be computed together."""
+        by_capacity: dict[int, list[int]] = {}
+        for row, (cache, _) in enumerate(batch):
+            by_capacity.setdefault(_capacity_of(cache), []).append(row)
+        groups = []
+        for capacity, rows in by_capacity.items():
+            whole_pages = self._graph.kv.shape.plane_bytes(capacity) % self._page_bytes == 0
+            most = _MOST_ROWS if whole_pages else 1
+            groups += [rows[at : at + most] for at in range(0, len(rows), most)]
+        return groups
+
+    def _step_group(
+        self, batch: Sequence[tuple[Cache, int]], rows: list[int]
+    ) -> dict[int, Logits | EngineError]:
+        if len(rows) > 1:
+            try:
+                return self._step_together(batch, rows)
+            except EngineError:
+                pass  # one of them may be at fault; nobody has moved, so each is tried alone
+        return {row: self._step_alone(*batch[row]) for row in rows}
+
+    def _step_together(
+        self, batch: Sequence[tuple[Cache, int]], rows: list[int]
+    ) -> dict[int, Logits | EngineError]:
+        caches = tuple(_own(batch[row][0]) for row in rows)
+        for cache in caches:
+            if cache.length >= cache.capacity:
+                raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
+        weave = self._weaves.get(caches)
+        if weave is None:
+            weave = self._weaves[caches] = Weave(self._graph, caches)
+        logits = np.empty((len(rows), 1, self._vocabulary), np.float32)
+        weave.step([batch[row][1] for row in rows], logits)
+        return {row: logits[at, 0] for at, row in enumerate(rows)}
+
+    def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
+        try:
+            logits = self._run(_own(cache), (token,), _FIRST_ROW)
+        except EngineError as error:
+            return error
+        return np.array(logits[0])
+
+    def _unweave(self, unwanted: Callable[[tuple[KvCache, ...]], bool]) -> None:
+        for caches in [caches for caches in self._weaves if unwanted(caches)]:
+            self._weaves.pop(caches).close()
+
+
+_FIRST_ROW: Final = np.zeros(1, np.int64)
+
+
+def _own(cache: Cache) -> KvCache:
+    if not isinstance(cache, KvCache) or cache.closed:
+        raise EngineError("the cache is closed")
+    return cache
+
+
+def _capacity_of(cache: Cache) -> int:
+    return cache.capacity if isinstance(cache, KvCache) else 0

@@ -1,0 +1,206 @@
+"""A variant's graph under onnxruntime, with every buffer that it reads and writes named by us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from trimtab.domain.kv import KvShape
+from trimtab.errors import EngineError, LoadError
+from trimtab.worker.variant import DecoderFacts, VariantFacts
+
+INDICES: Final = "logits_indices"
+_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(int8)": np.dtype(np.int8),
+    "tensor(uint8)": np.dtype(np.uint8),
+}
+
+
+class UnsuitableError(LoadError):
+    """The own-KV decoder can't serve this graph; the Generator may."""
+
+    code = "graph_unsuitable"
+
+
+@dataclass(frozen=True, slots=True)
+class KvType:
+    """One plane of the KV cache as the graph declares it.
+
+    Attributes:
+        layers: Layers with a KV cache.
+        heads: KV heads.
+        size: Numbers of one head at one position, as they are stored.
+        dtype: Of a number.
+    """
+
+    layers: int
+    heads: int
+    size: int
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> KvShape:
+        """Where things lie in a segment."""
+        return KvShape(self.layers, self.heads, self.size * self.dtype.itemsize)
+
+
+class KvGraph:
+    """A session and the names of what it takes.
+
+    Args:
+        facts: The variant.
+        threads: Engine threads.
+        indices_graph: File name of the graph with ``logits_indices``; empty if there is none.
+
+    Attributes:
+        session: onnxruntime's session.
+        kv: The KV cache that it wants.
+        has_indices: True if it computes logits only for the rows that it is told.
+
+    Raises:
+        UnsuitableError: The graph needs something that this decoder doesn't give.
+        LoadError: The engine refuses the graph.
+    """
+
+    def __init__(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+        refuse_ignored_window(facts)
+        path = facts.folder / (indices_graph or facts.decoder.filename)
+        if not path.is_file():
+            path = facts.folder / facts.decoder.filename
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self.session = ort.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # the engine raises a kind of its own for each fault
+            raise LoadError(
+                f"{path}: the engine refuses the variant: {error}",
+                hint="`trimtab models verify` tells whether its files are whole",
+            ) from error
+        inputs = {entry.name: entry for entry in self.session.get_inputs()}
+        self.kv = kv_type(facts.decoder, inputs)
+        self.has_indices = INDICES in inputs
+        self._decoder = facts.decoder
+
+    def key_value_names(self, layer: int) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Input and output of the layer's keys, and of its values."""
+        inputs, outputs = self._decoder.inputs, self._decoder.outputs
+        return (
+            (inputs.past_key_names % layer, outputs.present_key_names % layer),
+            (inputs.past_value_names % layer, outputs.present_value_names % layer),
+        )
+
+    def bind_cache(self, address: int, batch: int, capacity: int) -> Any:
+        """A binding whose KV inputs and outputs are one and the same memory.
+
+        Args:
+            address: Of an array (planes, batch, heads, capacity, size).
+            batch: Conversations in it.
+            capacity: Positions of each.
+        """
+        binding = self.session.io_binding()
+        dtype = self.kv.dtype.type
+        shape = [batch, self.kv.heads, capacity, self.kv.size]
+        plane_bytes = batch * self.kv.shape.plane_bytes(capacity)
+        plane = 0
+        for layer in range(self.kv.layers):
+            for past, present in self.key_value_names(layer):
+                at = address + plane * plane_bytes
+                binding.bind_input(past, "cpu", 0, dtype, shape, at)
+                binding.bind_output(present, "cpu", 0, dtype, shape, at)
+                plane += 1
+        return binding
+
+    def run(self, binding: Any) -> None:
+        """Compute. The interpreter is free for other threads meanwhile.
+
+        Raises:
+            EngineError: The engine failed.
+        """
+        try:
+            self.session.run_with_iobinding(binding)
+        except Exception as error:  # the engine raises a kind of its own for each fault
+            raise EngineError(f"the engine failed: {error}") from error
+
+    def bind_tokens(self, binding: Any, tokens: NDArray[np.int64], mask: NDArray[np.int64]) -> None:
+        """Bind what is to be read; both arrays must live until the run is over."""
+        names = self._decoder.inputs
+        for name, array in ((names.input_ids, tokens), (names.attention_mask, mask)):
+            binding.bind_input(name, "cpu", 0, np.int64, list(array.shape), array.ctypes.data)
+
+    def bind_logits(
+        self, binding: Any, logits: NDArray[np.float32], indices: NDArray[np.int64]
+    ) -> None:
+        """Bind where logits go (batch, rows, vocabulary), and which rows of the input they're for.
+
+        Without ``logits_indices`` in the graph, there must be a row for each token.
+        """
+        name = self._decoder.outputs.logits
+        binding.bind_output(name, "cpu", 0, np.float32, list(logits.shape), logits.ctypes.data)
+        if self.has_indices:
+            binding.bind_input(
+                INDICES, "cpu", 0, np.int64, list(indices.shape), indices.ctypes.data
+            )
+
+
+def kv_type(decoder: DecoderFacts, inputs: dict[str, Any]) -> KvType:
+    """What the graph's inputs say of its KV cache.
+
+    Args:
+        decoder: From the variant's configuration.
+        inputs: The graph's inputs by name, each with ``type`` and ``shape``.
+
+    Raises:
+        UnsuitableError: There are inputs that nobody would fill, or KV of an unknown kind.
+    """
+    names = decoder.inputs
+    layers = range(decoder.num_hidden_layers)
+    caches = {names.past_key_names % n for n in layers} | {
+        names.past_value_names % n for n in layers
+    }
+    unknown = sorted(set(inputs) - caches - {names.input_ids, names.attention_mask, INDICES})
+    missing = sorted((caches | {names.input_ids, names.attention_mask}) - set(inputs))
+    if unknown:
+        raise UnsuitableError(f"the graph has inputs that are not known here: {unknown[:3]}")
+    if missing:
+        raise UnsuitableError(f"the graph lacks inputs: {missing[:3]}")
+    kinds = {(inputs[name].type, tuple(inputs[name].shape[1::2])) for name in caches}
+    if len(kinds) != 1:
+        raise UnsuitableError("the layers' KV caches differ in type or shape")
+    ((kind, (heads, size)),) = kinds
+    if kind not in _TYPES:
+        raise UnsuitableError(f"the KV cache is of type {kind}")
+    if not isinstance(heads, int):
+        raise UnsuitableError("the graph doesn't say how many KV heads it has")
+    return KvType(
+        layers=decoder.num_hidden_layers,
+        heads=heads,
+        size=size if isinstance(size, int) else decoder.head_size,
+        dtype=_TYPES[kind],
+    )
+
+
+def refuse_ignored_window(facts: VariantFacts) -> None:
+    """Refuse graphs whose layers should only see a window and see everything.
+
+    The builder writes the windowed layers down where it gave the graph a window; a window without
+    layers is one that the graph ignores, or one that wants buffers of the window's size.
+
+    Raises:
+        UnsuitableError: The variant has such a window, shorter than its context.
+    """
+    window = facts.decoder.sliding_window
+    if window and 0 < window.window_size < facts.context and not window.layers:
+        raise UnsuitableError(
+            f"the model attends to a window of {window.window_size} tokens in all layers"
+        )

@@ -1,0 +1,82 @@
+"""Segments of several conversations as one array, without copying a byte.
+
+The engine decodes a batch from arrays (batch, heads, capacity, size), one for each plane. Each
+conversation's planes are mapped into an arena's rows a second time, so what the batch writes is in
+the segments at once, and the batch can be another one at the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.worker.kv_cache import KvCache
+from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.mapping import Mapping, reserve
+
+
+class Weave:
+    """A batch of conversations that can be decoded in one run.
+
+    Args:
+        graph: Whose caches they are.
+        caches: At least two, of the same capacity, whose planes are whole pages.
+
+    Raises:
+        EngineError: The kernel refuses a mapping.
+    """
+
+    def __init__(self, graph: KvGraph, caches: Sequence[KvCache]) -> None:
+        self._graph = graph
+        self._caches = tuple(caches)
+        shape, capacity = graph.kv.shape, caches[0].capacity
+        plane_bytes = shape.plane_bytes(capacity)
+        rows = len(caches)
+        self._arena: Mapping = reserve(rows * shape.segment_bytes(capacity))
+        try:
+            for plane in range(shape.planes):
+                for row, cache in enumerate(caches):
+                    at = (plane * rows + row) * plane_bytes
+                    self._arena.place(at, cache.descriptor, plane * plane_bytes, plane_bytes)
+            self._binding: Any = graph.bind_cache(self._arena.address, rows, capacity)
+        except BaseException:
+            self._arena.close()
+            raise
+        self._tokens = np.zeros((rows, 1), np.int64)
+        self._mask: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    @property
+    def caches(self) -> tuple[KvCache, ...]:
+        """The conversations, row by row."""
+        return self._caches
+
+    def step(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
+        """Append one token to each conversation.
+
+        Args:
+            tokens: One for each row.
+            logits: Filled, (rows, 1, vocabulary).
+
+        Raises:
+            EngineError: The engine failed; no conversation has moved.
+        """
+        lengths = np.array([cache.length for cache in self._caches])
+        self._tokens[:, 0] = tokens
+        width = int(lengths.max()) + 1
+        self._mask = (np.arange(width) <= lengths[:, None]).astype(np.int64)
+        self._graph.bind_tokens(self._binding, self._tokens, self._mask)
+        self._graph.bind_logits(self._binding, logits, _FIRST_ROW)
+        self._graph.run(self._binding)
+        for cache in self._caches:
+            cache.length += 1
+
+    def close(self) -> None:
+        """Unmap the arena; the segments keep what is in them."""
+        self._binding = None
+        self._arena.close()
+
+
+_FIRST_ROW = np.zeros(1, np.int64)
