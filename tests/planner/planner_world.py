@@ -55,6 +55,7 @@ class World:
         free_bytes: Memory that nobody holds when no worker is loaded.
         celsius: The temperature; None if there is no sensor.
         blind: True: memory can't be read.
+        others: Further signals.
         failing: Variants that don't load.
         action_s: How long a hand-over takes.
     """
@@ -64,6 +65,7 @@ class World:
     free_bytes: float = 8192 * MIB
     celsius: float | None = None
     blind: bool = False
+    others: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     action_s: float = 1.0
     demand: Demand = field(default_factory=Demand)
@@ -128,6 +130,8 @@ class World:
             )
         if self.celsius is not None:
             readings["temperature.max"] = Reading("temperature.max", self.celsius, self.now)
+        for name, value in self.others.items():
+            readings[name] = Reading(name, value, self.now)
         return Snapshot(self.now, readings)
 
     def _demand(self) -> Demand:

@@ -21,7 +21,16 @@ from trimtab.domain.events import (
     WorkerLost,
 )
 from trimtab.domain.knobs import PARKED, Knob
-from trimtab.policy.compiled import Floor, KnobBounds, MemoryLimit, Stability
+from trimtab.policy.compiled import (
+    Comparison,
+    Floor,
+    KnobBounds,
+    MemoryLimit,
+    Rule,
+    SignalCondition,
+    Stability,
+    Tightening,
+)
 
 
 def knobs(**changes: object) -> KnobBounds:
@@ -418,3 +427,22 @@ def test_measured_memory_replaces_the_prediction() -> None:
 
     assert world.point.variant == "int4"
     assert LADDER.variants[1].weights_bytes == 240 * MIB
+
+
+def test_a_rule_in_force_narrows_the_point_and_is_named_as_the_reason() -> None:
+    stalls = SignalCondition("memory.psi.some_avg10", Comparison.ABOVE, 0.1, 3.0, 0.0, "rules[0]")
+    calm = SignalCondition("memory.psi.some_avg10", Comparison.BELOW, 0.02, 5.0, 0.0, "rules[0]")
+    rule = Rule("stalls", stalls, calm, Tightening(context_at_most=512))
+    world = World(policy(rules=(rule,))).start()
+    world.others = {"memory.psi.some_avg10": 0.2}
+    world.run(2)
+    before = world.point.context
+    world.run(4)
+    narrowed, reason = world.point, world.decisions[-1].trigger.text
+    world.others = {"memory.psi.some_avg10": 0.0}
+    world.run(60)
+
+    assert before == 2048
+    assert (narrowed.variant, narrowed.context) == ("fp32", 512)
+    assert "stalls" in reason
+    assert world.point.context == 2048

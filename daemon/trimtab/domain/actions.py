@@ -1,4 +1,4 @@
-"""What the core asks the shell to do, as data. Every action has an outcome that comes back as an event."""
+"""What the core asks the shell to do, as data; each outcome comes back as an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened, as data: the only way in to the core. Time comes with each event (`at_s`, monotonic)."""
+"""What happened, as data: the only way in to the core. `at_s` is monotonic time."""
 
 from __future__ import annotations
 
@@ -40,11 +40,18 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The sensors were read."""
+    """The sensors were read.
+
+    Attributes:
+        snapshot: What they said.
+        demand: The workload.
+        wall_minute: Local time in minutes since midnight; None if the clock can't be trusted.
+    """
 
     at_s: float
     snapshot: Snapshot
     demand: Demand = Demand()
+    wall_minute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.plan import Move, carry_out
 from trimtab.planner.state import State
+from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 
 
@@ -42,7 +43,8 @@ def decide(state: State, policy: Policy, at_s: float, cause: str) -> Decided:
         return Decided(state)  # nothing has been seen yet
     if state.waiting_for:
         return _while_moving(state, policy, at_s)
-    judged = assess(state, policy, policy.knobs, state.model, at_s)
+    bounds = combine(state.rules.verdicts, policy.knobs)
+    judged = assess(state, policy, bounds.knobs, state.model, at_s)
     move = (
         _from_nothing(state, policy, judged, at_s, cause)
         if state.point.parked
@@ -221,7 +223,25 @@ def _why(
         return Trigger("event", text=cause)
     if current is not None and current.reason:
         return Trigger("exclusion", text=current.reason)
+    if current is None and (rule := _latest_rule(state, policy)) is not None:
+        return rule
     return Trigger("bounds", text="the point is outside the bounds in force")
+
+
+def _latest_rule(state: State, policy: Policy) -> Trigger | None:
+    """The rule that narrowed the bounds last, as the reason; None if none is in force."""
+    bounds = combine(state.rules.verdicts, policy.knobs)
+    narrowing = {name for names in bounds.tightened_by.values() for name in names}
+    in_force = [
+        verdict
+        for verdict in state.rules.verdicts
+        if verdict.in_force and verdict.rule.name in narrowing
+    ]
+    if not in_force:
+        return None
+    latest = max(in_force, key=lambda verdict: verdict.since_s or 0.0)
+    why = latest.why or Trigger("rule")
+    return replace(why, text=f"rule “{latest.rule.name}” came in force: {why.text}")
 
 
 # ---------------------------------------------------------------- while actions run

@@ -8,7 +8,9 @@ from typing import Final
 from trimtab.domain.events import Tick, WorkerMeasured
 from trimtab.planner.heat import advance, most_levels
 from trimtab.planner.state import Quarantine, State
+from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
+from trimtab.policy.evaluate import evaluate
 
 HOUR_S: Final = 3600.0
 
@@ -16,10 +18,11 @@ HOUR_S: Final = 3600.0
 def tick(state: State, event: Tick, policy: Policy) -> State:
     """Take in a snapshot."""
     at_s = event.at_s
+    rules, verdicts = evaluate(policy, state.rules, event.snapshot, event.wall_minute)
     heat = state.heat
     if state.model is not None:
         celsius = event.snapshot.value("temperature.max")
-        most = most_levels(state.model, policy.knobs)
+        most = most_levels(state.model, combine(verdicts, policy.knobs).knobs)
         heat = advance(heat, celsius, policy, most, at_s)
     pin = state.pin
     if pin is not None and pin.until_s is not None and at_s >= pin.until_s:
@@ -29,6 +32,7 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         snapshot=event.snapshot,
         demand=event.demand,
         heat=heat,
+        rules=rules,
         pin=pin,
         fall_bytes_s=_fall_rate(state, event),
         fill_bytes_s=min(state.fall_bytes_s, _fall_rate(state, event)),

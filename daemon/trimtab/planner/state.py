@@ -12,6 +12,7 @@ from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.policy.evaluate import RulesState
 
 NEVER_S: Final = float("-inf")
 
@@ -92,6 +93,7 @@ class State:
         lost_point: What was in force when the serving worker died; it is tried again.
         quarantine: Variants left out, and those that were until an hour ago.
         heat: The heat ratchet.
+        rules: What the policy's rules remember, and which are in force.
         pin: A person's override.
         paused: No steps but those for memory safety.
         better_since_s: Since when the better point `better` could have been taken.
@@ -122,6 +124,7 @@ class State:
     lost_point: OperatingPoint | None = None
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     heat: Heat = field(default_factory=Heat)
+    rules: RulesState = field(default_factory=RulesState)
     pin: Pin | None = None
     paused: bool = False
     better: OperatingPoint | None = None
