@@ -31,7 +31,7 @@ class Gateway:
         self._clock = clock
         self._request_waits = request_waits
         self._numbers = itertools.count(1)
-        self._rendering = 0
+        self.rendering = 0
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
         self._context = 0
@@ -60,11 +60,11 @@ class Gateway:
         """Tokenize, admit and queue a request (see `Inference.submit`)."""
         arrived_s = self._clock.monotonic_s()
         policy = self._check(request)
-        self._rendering += 1
+        self.rendering += 1
         try:
             prompt = await self._render(request, policy.admission.max_wait_s)
         finally:
-            self._rendering -= 1
+            self.rendering -= 1
         context = self._context
         if len(prompt) >= context:
             raise RequestError(
@@ -100,7 +100,7 @@ class Gateway:
                 status=404,
                 code="model_not_found",
             )
-        if self._streams.full(self._rendering):
+        if self._streams.full(self.rendering):
             raise ServingError(
                 f"the queue is full ({self._policy.admission.queue} requests wait)",
                 status=429,

@@ -1,0 +1,251 @@
+"""The running daemon without its API: sensors, core, workers and streams, wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import (
+    Demand,
+    ModelChanged,
+    PolicyChanged,
+    RequestWaiting,
+    Tick,
+    WorkerLost,
+)
+from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Snapshot
+from trimtab.errors import ServingError
+from trimtab.planner import State
+from trimtab.policy.compiled import Policy
+from trimtab.runtime.controller import Controller
+from trimtab.runtime.dispatch import Dispatcher, Settings
+from trimtab.runtime.process_memory import anonymous_bytes
+from trimtab.runtime.tasks import spawn
+from trimtab.runtime.ticks import Sensors, TickLoop
+from trimtab.serving.gateway import Gateway
+from trimtab.serving.meter import Meter
+from trimtab.serving.stream import StreamState
+from trimtab.serving.streams import Streams
+from trimtab.workers.supervisor import Supervisor
+from trimtab.workers.worker import Worker
+
+DRAIN_POLL_S: Final = 0.05
+
+
+class SensorSuite(Sensors, Protocol):
+    """The sensors, which are also told whose memory is ours."""
+
+    def watch_processes(self, pids: list[int]) -> None:
+        """The workers' process numbers."""
+
+
+class Records(Protocol):
+    """Where decisions go."""
+
+    def decided(self, decision: Decision, wall_s: float) -> None:
+        """A decision was made."""
+
+    def concluded(self, decision: Decision, wall_s: float) -> None:
+        """An earlier decision's outcome is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the daemon needs of the configuration.
+
+    Attributes:
+        threads: Engine threads.
+        decoder: ``auto``, ``generator`` or ``kv``.
+        tick_s: Time between two full looks at the sensors.
+        proc_root: Where processes are seen.
+        first_decision: Number of the next decision record.
+    """
+
+    threads: int
+    decoder: str
+    tick_s: float
+    proc_root: Path
+    first_decision: int = 1
+
+
+class Daemon:
+    """Everything that serves, but no sockets.
+
+    Args:
+        options: From the configuration.
+        policy: In force at the start.
+        sensors: Read once a tick.
+        clock: Time.
+        records: Take decisions.
+        log: A structlog logger.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        policy: Policy,
+        sensors: SensorSuite,
+        clock: Clock,
+        records: Records,
+        log: Any,
+    ) -> None:
+        self.clock = clock
+        self.started_s = clock.monotonic_s()
+        self.meter = Meter()
+        self.on_tick: Callable[[float], None] | None = None
+        self._log = log
+        self._options = options
+        self._sensors = sensors
+        self._watched: list[int] = []
+        self._draining = False
+        state = State(threads=options.threads, next_decision=options.first_decision)
+        self.controller = Controller(state, policy, clock, records.decided, records.concluded)
+        self.streams = Streams(clock, self.meter, self._protocol_broken)
+        self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
+        self.gateway = Gateway(self.streams, clock, self._request_waits)
+        self.dispatcher = Dispatcher(
+            self.supervisor,
+            self.streams,
+            clock,
+            self.controller.post,
+            self._available,
+            self._context_changed,
+            Settings(options.decoder, options.proc_root),
+            self.report,
+        )
+        self.controller.connect(self.dispatcher)
+        self._ticks = TickLoop(sensors, clock, options.tick_s, self._limit_bytes, self._tick)
+        self._loop_task: asyncio.Task[None] | None = None
+        self.streams.configure(policy)
+
+    # ------------------------------------------------------------ orders
+
+    def start(self, model: ModelSpec | None) -> None:
+        """Take a first look, load what fits, and go on ticking."""
+        self._ticks.tick(self.clock.monotonic_s())
+        self.serve(model)
+        self._loop_task = spawn(self._ticks.run(), "ticks", self.report)
+
+    def serve(self, model: ModelSpec | None) -> None:
+        """Serve this model from now on."""
+        self.dispatcher.configure(model)
+        self._configure(model, self.controller.policy, self.dispatcher.point.context)
+        self.controller.post(ModelChanged(self.clock.monotonic_s(), model))
+
+    def put_in_force(self, policy: Policy) -> None:
+        """Apply another policy between two ticks."""
+        self.controller.policy = policy
+        self.streams.configure(policy)
+        self._configure(self.gateway.model(), policy, self.gateway.effective_context())
+        self.controller.post(PolicyChanged(self.clock.monotonic_s(), policy.revision))
+
+    async def drain(self, deadline_s: float) -> None:
+        """Admit nothing more and let streams end; those that don't get one terminal event."""
+        self._draining = True
+        self.gateway.drain()
+        until_s = self.clock.monotonic_s() + deadline_s
+        while self.streams.busy() and self.clock.monotonic_s() < until_s:
+            await self.clock.sleep(DRAIN_POLL_S)
+        self.streams.fail_all(
+            lambda: ServingError(
+                "the daemon is shutting down", code="shutting_down", retry_after_s=5
+            )
+        )
+
+    async def stop(self) -> None:
+        """End the loop and all workers."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+        await self.dispatcher.close()
+
+    # ------------------------------------------------------------ what is seen
+
+    @property
+    def draining(self) -> bool:
+        """True once nothing more is admitted."""
+        return self._draining
+
+    def demand(self) -> Demand:
+        """The workload now."""
+        worker = self.streams.active
+        held = None
+        if worker is not None and worker.pid is not None:
+            held = anonymous_bytes(worker.pid, self._options.proc_root)
+        count = self.streams.count
+        return Demand(
+            running=count(StreamState.RUNNING),
+            waiting=count(StreamState.WAITING) + self.gateway.rendering,
+            held=count(StreamState.HELD),
+            kv_tokens=self.streams.tokens_held(),
+            worker_bytes=held,
+        )
+
+    def report(self, name: str, error: BaseException) -> None:
+        """A part failed in a way that nobody foresaw: say so, with the place."""
+        self._log.error("part_failed", part=name, error=repr(error), exc_info=error)
+
+    # ------------------------------------------------------------ what happens
+
+    def _tick(self, snapshot: Snapshot) -> None:
+        self.streams.expire()
+        self.supervisor.shoot_wedged(self._has_work)
+        pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
+        if pids != self._watched:
+            self._watched = pids
+            self._sensors.watch_processes(pids)
+        local = time.localtime(snapshot.wall_s)
+        minute = local.tm_hour * 60 + local.tm_min
+        event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
+        self.controller.post(event)
+        self._say_why_not()
+        if self.on_tick is not None:
+            self.on_tick(snapshot.at_s)
+
+    def _say_why_not(self) -> None:
+        """What a request is told that waits for a variant in vain."""
+        if not self.dispatcher.point.parked or self.dispatcher.loading:
+            self.gateway.why_not_loaded = ""
+        else:
+            self.gateway.why_not_loaded = "no variant fits in memory as the policy wants it"
+
+    def _has_work(self, worker: Worker) -> bool:
+        return any(not stream.detaching for stream in self.streams.on(worker))
+
+    def _lost(self, worker: Worker, reason: str) -> None:
+        name = worker.variant.name
+        self._log.warning("worker_lost", variant=name, pid=worker.pid, reason=reason)
+        serving = self.streams.active is worker
+        self.streams.lost(worker)
+        if serving:
+            self.dispatcher.lost(worker)
+            self.controller.post(WorkerLost(self.clock.monotonic_s(), name, reason))
+
+    def _protocol_broken(self, worker: Worker, reason: str) -> None:
+        worker.shoot(f"it broke the protocol: {reason}")
+
+    def _wrote(self, worker: Worker, line: str) -> None:
+        self._log.warning("worker_stderr", variant=worker.variant.name, line=line)
+
+    def _request_waits(self) -> None:
+        self.controller.post(RequestWaiting(self.clock.monotonic_s()))
+
+    def _available(self) -> int | None:
+        reading = self._sensors.memory_available(self.clock.monotonic_s())
+        return int(reading.value) if reading.usable and reading.value is not None else None
+
+    def _limit_bytes(self) -> int | None:
+        limit = self.controller.policy.memory
+        return None if limit is None else limit.headroom_bytes
+
+    def _context_changed(self, tokens: int) -> None:
+        self._configure(self.gateway.model(), self.controller.policy, tokens)
+
+    def _configure(self, model: ModelSpec | None, policy: Policy, context: int) -> None:
+        self.gateway.configure(model=model, policy=policy, context=context)

@@ -1,0 +1,294 @@
+"""The daemon as people see it: status, signals, points, decisions, and what they may order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from trimtab import __version__
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import PausedSet, PinCleared, PinSet
+from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.errors import RequestError
+from trimtab.planner.assess import assess, pinned_knobs
+from trimtab.planner.choose import why_out
+from trimtab.policy.combine import combine
+from trimtab.runtime.daemon import Daemon
+from trimtab.serving.control import PointView, PolicyView, SignalView, StatusView, WorkerView
+from trimtab.serving.stream import StreamState
+from trimtab.signals.registry import unit_of
+from trimtab.telemetry.journal import Journal
+
+FOLLOWER_QUEUE: Final = 100
+NO_MODEL: Final = "there is no model; `trimtab models build smollm2-135m` makes one"
+
+
+class Policies(Protocol):
+    """Where the policy in force comes from."""
+
+    def view(self) -> PolicyView:
+        """For status."""
+
+    def reload(self) -> PolicyView:
+        """Read it again now.
+
+        Raises:
+            PolicyError: It is bad; the last good one stays in force.
+        """
+
+
+class DecisionRecords:
+    """Writes decisions to the journal and tells those who follow it."""
+
+    def __init__(self, journal: Journal, log: Any) -> None:
+        self._journal = journal
+        self._log = log
+        self._followers: set[asyncio.Queue[dict[str, Any]]] = set()
+        self.switches = 0
+
+    def decided(self, decision: Decision, wall_s: float) -> None:
+        """A decision was made."""
+        if decision.source.variant != decision.target.variant:
+            self.switches += decision.source.variant is not None
+        self._tell(self._journal.append(decision, wall_s))
+        self._log.info(
+            "decision",
+            id=decision.id,
+            direction=decision.direction,
+            source=decision.source.describe(),
+            target=decision.target.describe(),
+            trigger=decision.trigger.signal,
+            value=decision.trigger.value,
+            threshold=decision.trigger.threshold,
+            reason=decision.trigger.text,
+        )
+
+    def concluded(self, decision: Decision, wall_s: float) -> None:
+        """An earlier decision's outcome is known."""
+        outcome = decision.outcome
+        if outcome is None:
+            return
+        if (known := self._journal.finish(decision.id, outcome, wall_s)) is not None:
+            self._tell(known)
+        report = self._log.warning if outcome.kind == "failed" else self._log.debug
+        report("outcome", id=decision.id, kind=outcome.kind, took_s=round(outcome.took_s, 3))
+
+    async def follow(self) -> AsyncIterator[dict[str, Any]]:
+        """Records as they come; one who reads too slowly misses the oldest."""
+        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(FOLLOWER_QUEUE)
+        self._followers.add(queue)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._followers.discard(queue)
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        for queue in self._followers:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(record)
+
+
+class Overview:
+    """`serving.control.Control`, for the running daemon.
+
+    Args:
+        daemon: The daemon.
+        policies: Where its policy comes from.
+        journal: Its decision records.
+        records: Where records pass by.
+    """
+
+    def __init__(
+        self, daemon: Daemon, policies: Policies, journal: Journal, records: DecisionRecords
+    ) -> None:
+        self._daemon = daemon
+        self._policies = policies
+        self._journal = journal
+        self._records = records
+
+    # ------------------------------------------------------------ reading
+
+    def status(self) -> StatusView:
+        """The state as of now."""
+        daemon = self._daemon
+        now = daemon.clock.monotonic_s()
+        state = daemon.controller.state
+        model = daemon.gateway.model()
+        name, reason = self._condition()
+        recent = self._journal.recent(1)
+        pin = pinned_knobs(state, now)
+        until_s = state.pin.until_s if state.pin is not None and pin else None
+        running = state.running
+        target = getattr(running, "point", state.point) if running is not None else state.point
+        return StatusView(
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=now - daemon.started_s,
+            state=name,
+            reason=reason,
+            tokens_can_flow=name == "ready",
+            model=model.model_id if model is not None else None,
+            variants=[variant.name for variant in model.variants] if model is not None else [],
+            point=_point(daemon.dispatcher.point),
+            target=_point(target),
+            policy=self._policies.view(),
+            workers=self._workers(),
+            running=daemon.streams.count(StreamState.RUNNING),
+            queued=daemon.streams.count(StreamState.WAITING) + daemon.gateway.rendering,
+            held=daemon.streams.count(StreamState.HELD),
+            tokens_total=daemon.meter.tokens,
+            requests_total=daemon.meter.requests,
+            tokens_per_s=daemon.meter.tokens_per_s(now),
+            switches_total=self._records.switches,
+            restarts_total=daemon.supervisor.losses,
+            pinned={str(knob): value for knob, value in pin.items()},
+            pin_expires_in_s=None if until_s is None else until_s - now,
+            paused=state.paused,
+            last_decision=recent[-1] if recent else None,
+        )
+
+    def signals(self) -> Sequence[SignalView]:
+        """The last snapshot."""
+        snapshot = self._daemon.controller.state.snapshot
+        if snapshot is None:
+            return []
+        now = self._daemon.clock.monotonic_s()
+        return [
+            SignalView(
+                name=name,
+                value=reading.value,
+                unit=str(unit_of(name) or ""),
+                quality=str(reading.quality),
+                reason=reading.reason,
+                age_s=max(0.0, now - reading.at_s),
+            )
+            for name, reading in sorted(snapshot.readings.items())
+        ]
+
+    def points(self) -> Sequence[dict[str, Any]]:
+        """Every operating point with its prediction and why it is in or out."""
+        controller = self._daemon.controller
+        state, policy = controller.state, controller.policy
+        if state.model is None:
+            return []
+        bounds = combine(state.rules.verdicts, policy.knobs).knobs
+        now = self._daemon.clock.monotonic_s()
+        return [
+            {
+                "point": msgspec.to_builtins(_point(one.point)),
+                "predicted": msgspec.to_builtins(one.predicted),
+                "in_force": one.point == state.point,
+                "reason": why_out(one, policy),
+            }
+            for one in assess(state, policy, bounds, state.model, now)
+        ]
+
+    def decisions(self, limit: int) -> Sequence[dict[str, Any]]:
+        """The newest records, oldest first."""
+        return self._journal.recent(limit)
+
+    def decision(self, number: int) -> dict[str, Any] | None:
+        """One record."""
+        return self._journal.get(number)
+
+    def decision_stream(self) -> AsyncIterator[dict[str, Any]]:
+        """Records as they are made, and again when their outcome is known."""
+        return self._records.follow()
+
+    # ------------------------------------------------------------ ordering
+
+    def pin(self, knobs: dict[str, str | int | float], for_s: float | None, by: str) -> None:
+        """Fix knobs until they are unpinned or the time is over."""
+        checked = tuple(self._checked(name, value) for name, value in knobs.items())
+        if not checked:
+            raise RequestError("there is nothing to pin", param="knobs")
+        now = self._daemon.clock.monotonic_s()
+        until_s = None if for_s is None else now + for_s
+        self._daemon.controller.post(PinSet(now, checked, until_s, by))
+
+    def unpin(self, by: str) -> None:
+        """Take the pin off."""
+        now = self._daemon.clock.monotonic_s()
+        self._daemon.controller.post(PinCleared(now, by))
+
+    def pause(self, paused: bool, by: str) -> None:
+        """Stop or start again all steps but those for memory safety."""
+        now = self._daemon.clock.monotonic_s()
+        self._daemon.controller.post(PausedSet(now, paused, by))
+
+    def reload(self, by: str) -> PolicyView:
+        """Read the policy again now."""
+        return self._policies.reload()
+
+    # ------------------------------------------------------------ inside
+
+    def _condition(self) -> tuple[str, str]:
+        daemon = self._daemon
+        if daemon.draining:
+            return "draining", "the daemon is shutting down"
+        if daemon.gateway.model() is None:
+            return "no_model", NO_MODEL
+        if daemon.streams.active is not None:
+            return "ready", ""
+        if daemon.dispatcher.loading:
+            return "loading", "a variant is being loaded"
+        return "parked", daemon.gateway.why_not_loaded
+
+    def _workers(self) -> list[WorkerView]:
+        return [
+            WorkerView(
+                variant=worker.variant.name,
+                state=str(worker.state),
+                pid=worker.pid,
+                threads=worker.launch.threads,
+                decoder=worker.ready.decoder if worker.ready is not None else "",
+                decoder_reason=worker.ready.decoder_reason if worker.ready is not None else "",
+                resident_bytes=worker.resident_bytes,
+                load_s=worker.ready.load_s if worker.ready is not None else None,
+                streams=len(self._daemon.streams.on(worker)),
+            )
+            for worker in self._daemon.supervisor.workers
+        ]
+
+    def _checked(self, name: str, value: str | int | float) -> tuple[Knob, str | int | float]:
+        model = self._daemon.gateway.model()
+        known = [str(knob) for knob in (Knob.VARIANT, Knob.CONTEXT, Knob.THREADS, Knob.PACE)]
+        if name not in known:
+            raise RequestError(
+                f"{name!r} can't be pinned; these can: {', '.join(known)}", param=name
+            )
+        if model is None:
+            raise RequestError("there is no model, so there is nothing to pin", param=name)
+        knob = Knob(name)
+        if knob is Knob.VARIANT:
+            if model.variant(str(value)) is None:
+                names = ", ".join(variant.name for variant in model.variants)
+                raise RequestError(
+                    f"{model.model_id} has no variant {value!r}; it has {names}", param=name
+                )
+            return knob, str(value)
+        least, most = {
+            Knob.CONTEXT: (256, model.context_length),
+            Knob.THREADS: (1, os.cpu_count() or 1),
+            Knob.PACE: (0.1, 1.0),
+        }[knob]
+        if isinstance(value, str) or not least <= value <= most:
+            raise RequestError(f"{name} is {value!r}; it must be {least} to {most}", param=name)
+        return knob, value if knob is Knob.PACE else int(value)
+
+
+def _point(point: OperatingPoint) -> PointView:
+    return PointView(
+        variant=point.variant,
+        context=point.context,
+        threads=point.threads,
+        speculation=point.speculation,
+        kv_placement=str(point.kv_placement),
+        pace_ratio=point.pace_ratio,
+    )
