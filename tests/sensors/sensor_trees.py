@@ -113,7 +113,8 @@ class Tree:
         self.put(
             f"{base}/memory.stat",
             f"cache 0\ninactive_file 0\ntotal_cache {inactive}\n"
-            f"total_dirty {more.get('dirty', 0)}\ntotal_writeback 0\ntotal_inactive_file {inactive}\ntotal_active_file 0\n",
+            f"total_dirty {more.get('dirty', 0)}\ntotal_writeback 0\n"
+            f"total_inactive_file {inactive}\ntotal_active_file 0\n",
         )
 
     def config(self, **more: object) -> SensorConfig:

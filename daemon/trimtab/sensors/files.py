@@ -20,12 +20,14 @@ class HeldFile:
 
     Args:
         path: The file.
+        head: True if its first 8 KiB are enough.
     """
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_head", "path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, head: bool = False) -> None:
         self.path = path
+        self._head = head
         self._fd = -1
 
     def read(self) -> bytes:
@@ -39,16 +41,25 @@ class HeldFile:
                 self.close()
                 self._fd = self._open()
             data = os.pread(self._fd, _CHUNK_BYTES, 0)
-            while len(data) % _CHUNK_BYTES == 0 and 0 < len(data) < _MOST_BYTES:
-                more = os.pread(self._fd, _CHUNK_BYTES, len(data))
-                if not more:
-                    break
-                data += more
+            if len(data) == _CHUNK_BYTES and not self._head:
+                data += self._rest()
         except OSError as error:
             self.close()
             error.filename = self.path
             raise
         return data
+
+    def _rest(self) -> bytes:
+        """What follows the first chunk, up to a bound."""
+        parts = []
+        offset = _CHUNK_BYTES
+        while offset < _MOST_BYTES:
+            part = os.pread(self._fd, _CHUNK_BYTES, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
 
     def _open(self) -> int:
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -8,10 +8,18 @@ from typing import Final
 
 from trimtab.sensors.board import Board
 from trimtab.sensors.config import SensorConfig
+from trimtab.sensors.cpu import CpuSensor
+from trimtab.sensors.disk import DiskSensor
+from trimtab.sensors.gpu import GpuSensor
 from trimtab.sensors.memory import MemorySensor
+from trimtab.sensors.paging import PagingSensor
+from trimtab.sensors.power import PowerSensor
+from trimtab.sensors.processes import ProcessSensor, Watched
 from trimtab.sensors.psi import PressureSensor
 from trimtab.sensors.source import FastSource, Roots, SlowSource
 from trimtab.sensors.thermal import ThermalSensor
+from trimtab.sensors.throttle import ThrottleSensor
+from trimtab.sensors.zram import ZramSensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,7 @@ class Setting:
 
     config: SensorConfig
     board: Board
+    watched: Watched
 
     @property
     def roots(self) -> Roots:
@@ -30,8 +39,16 @@ class Setting:
 FAST_SENSORS: Final[dict[str, Callable[[Setting], FastSource]]] = {
     "memory": lambda setting: MemorySensor(setting.roots),
     "psi": lambda setting: PressureSensor(setting.roots),
+    "cpu": lambda setting: CpuSensor(setting.roots, setting.watched),
+    "paging": lambda setting: PagingSensor(setting.roots),
 }
 
 SLOW_SENSORS: Final[dict[str, Callable[[Setting], SlowSource]]] = {
     "thermal": lambda setting: ThermalSensor(setting.roots, setting.board),
+    "throttle": lambda setting: ThrottleSensor(setting.roots, setting.board),
+    "gpu": lambda setting: GpuSensor(setting.roots, setting.board),
+    "power": lambda setting: PowerSensor(setting.roots, setting.board),
+    "zram": lambda setting: ZramSensor(setting.roots),
+    "processes": lambda setting: ProcessSensor(setting.roots, setting.watched),
+    "disk": lambda setting: DiskSensor(setting.roots, setting.config.state_dir),
 }

@@ -16,7 +16,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -27,6 +27,7 @@ from trimtab.sensors.source import SlowSource, missing, unreadable
 _MOST_LOST_THREADS: Final = 8
 _MOST_BYTES: Final = 64 * 1024
 _PERIODS_UNTIL_STALE: Final = 3
+_PERIODS_UNASKED: Final = 2
 _SETTLE_STEP_S: Final = 0.05
 _DIGITS: Final = re.compile(r"(\d+)")
 
@@ -144,6 +145,7 @@ class _Lane:
     source: SlowSource
     asked_s: float | None = None  # a read is under way since
     due_s: float = float("-inf")
+    scheduled: bool = False  # someone else asks for it; the tick only if that fails
     read_s: float | None = None
     readings: tuple[Reading, ...] = ()
 
@@ -188,6 +190,19 @@ class SlowReader:
         """Files whose reads don't come back."""
         return tuple(self._hung)
 
+    def periods(self, shortest_s: float) -> dict[str, float]:
+        """The periods of the sources that are read no more often than this, by name."""
+        return {
+            name: source.period_s
+            for name, source in self.sources.items()
+            if source.period_s >= shortest_s
+        }
+
+    def leave_to_schedule(self, names: Iterable[str]) -> None:
+        """These sources are asked for by `request` from now on."""
+        for name in names:
+            self._lanes[name].scheduled = True
+
     def request(self, name: str) -> None:
         """Has a source read at the next tick even if it isn't due; safe from any thread."""
         self._requests.put(name)
@@ -208,7 +223,8 @@ class SlowReader:
                 return
             self._worker = _Worker(self.sources, self._hung, self._results)
         lane.asked_s = at_s
-        lane.due_s = at_s + lane.source.period_s
+        periods = _PERIODS_UNASKED if lane.scheduled else 1
+        lane.due_s = at_s + periods * lane.source.period_s
         self._worker.tasks.put((name, at_s))
 
     def _take_results(self) -> None:

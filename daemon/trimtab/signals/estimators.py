@@ -264,3 +264,28 @@ class StuckDetector:
             return False
         self._count += 1
         return self._count >= self.samples and at_s - self._since_s >= self.after_s
+
+
+@dataclass(slots=True)
+class Rate:
+    """A counter's growth per second between two looks.
+
+    Args:
+        wraps_at: The value after which the counter starts at 0 again; None: a smaller value than
+            before means that it was reset, and gives no rate once.
+    """
+
+    wraps_at: int | None = None
+    _last: tuple[float, int] | None = None
+
+    def add(self, at_s: float, count: int) -> float | None:
+        """Takes in the counter and returns its rate; None at the first look and after a reset."""
+        last, self._last = self._last, (at_s, count)
+        if last is None or at_s <= last[0]:
+            return None
+        grown = count - last[1]
+        if grown < 0:
+            if self.wraps_at is None:
+                return None
+            grown += self.wraps_at
+        return max(0.0, grown / (at_s - last[0]))

@@ -343,7 +343,73 @@ _GPU: Final = (
     SignalSpec("gpu.temperature", Unit.CELSIUS, "NVML", "The hottest GPU.", low=-40.0, high=150.0),
 )
 
-_SPECS: Final = (*_MEMORY, *_THERMAL, *_LOAD, *_POWER, *_DISK, *_GPU)
+
+def _seconds(name: str, source: str, meaning: str, quirks: str = "") -> SignalSpec:
+    return SignalSpec(name, Unit.SECONDS, source, meaning, high=86400.0, quirks=quirks)
+
+
+_HERE: Final = "Of the variant that serves now; starts afresh when it changes."
+_CLIENT: Final = "requests, over the policy's slo window"
+_ENGINE: Final = "the worker's own timing, over the policy's slo window"
+
+_LATENCY: Final = (
+    _seconds(
+        "latency.ttft_p95",
+        _CLIENT,
+        "p95 of the time from a request's arrival to its first token (TTFT).",
+        _HERE,
+    ),
+    _seconds(
+        "latency.tpot_p95",
+        _CLIENT,
+        "p95 of a request's mean time per token after the first (TPOT).",
+        f"{_HERE} Requests that crossed a switch don't count.",
+    ),
+    _seconds(
+        "latency.itl_p95",
+        _CLIENT,
+        "p95 of the gaps between tokens (ITL).",
+        f"{_HERE} At most 5 % too large. The pause of a switch isn't in it.",
+    ),
+    _seconds("latency.engine_ttft_p95", _ENGINE, "p95 of the computing for a first token.", _HERE),
+    _seconds(
+        "latency.engine_itl_p95",
+        _ENGINE,
+        "p95 of the computing for a further token.",
+        f"{_HERE} At most 5 % too large.",
+    ),
+    _seconds("queue.wait_p95", _CLIENT, "p95 of the wait until a worker began.", _HERE),
+    SignalSpec("queue.depth", Unit.COUNT, "requests", "Requests that wait for a worker."),
+    _seconds("queue.oldest", "requests", "How long the longest waiting request has waited."),
+    SignalSpec("requests.running", Unit.COUNT, "requests", "Requests that a worker is busy with."),
+    _seconds(
+        "requests.silent",
+        "requests",
+        "How long the quietest running stream has brought no token.",
+        "Rises during a switch and for paused streams.",
+    ),
+    _ratio(
+        "requests.slo_met",
+        _CLIENT,
+        "Share of the requests that ended which met every objective of the policy.",
+    ),
+    SignalSpec(
+        "throughput.tokens_per_s",
+        Unit.TOKENS_PER_S,
+        "requests, over 10 s",
+        "Tokens a second, all streams together.",
+        high=1e6,
+    ),
+    SignalSpec(
+        "throughput.goodput",
+        Unit.PER_S,
+        _CLIENT,
+        "Requests a second that met every objective of the policy.",
+        high=1e6,
+    ),
+)
+
+_SPECS: Final = (*_MEMORY, *_THERMAL, *_LOAD, *_POWER, *_DISK, *_GPU, *_LATENCY)
 
 SIGNALS: Final[dict[str, SignalSpec]] = {spec.name: spec for spec in _SPECS}
 
@@ -352,6 +418,7 @@ SIGNALS: Final[dict[str, SignalSpec]] = {spec.name: spec for spec in _SPECS}
 DYNAMIC_PREFIXES: Final[dict[str, Unit | None]] = {
     "temperature.zone.": Unit.CELSIUS,
     "temperature.hwmon.": Unit.CELSIUS,
+    "latency.variant.": Unit.SECONDS,
     "custom.": None,
 }
 
