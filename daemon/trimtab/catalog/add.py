@@ -22,7 +22,7 @@ from trimtab.catalog.assemble import (
     prove_all,
 )
 from trimtab.catalog.build import BuildResult
-from trimtab.catalog.disk import check_space, folder_bytes
+from trimtab.catalog.disk import check_space, copy_bytes
 from trimtab.catalog.graph import GENAI_CONFIG
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.publish import publish, write_manifest
@@ -71,7 +71,7 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
     there = existing_manifest(target)
     kept = [entry for entry in kept_candidates(target, there) if entry.name not in names]
     if request.copy:
-        needed = sum(folder_bytes(candidate.folder) for candidate in new)
+        needed = sum(copy_bytes(candidate.folder, request.models) for candidate in new)
         check_space(request.models, needed, f"Copying {model_id}")
     inspected = [inspect(candidate, progress) for candidate in kept + new]
     check_same_model(inspected)

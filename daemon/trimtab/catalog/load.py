@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
@@ -36,11 +36,13 @@ class Catalog:
         models: By id; a model with no usable variant isn't among them.
         damaged: What was found and can't be used.
         folders: Where was looked, for messages.
+        locations: The folder of each model, by id, damaged ones with a readable manifest too.
     """
 
     models: dict[str, ModelSpec]
     damaged: tuple[DamagedModel, ...] = ()
     folders: tuple[str, ...] = ()
+    locations: dict[str, str] = field(default_factory=dict)
 
     def model(self, model_id: str) -> ModelSpec:
         """The model of that id.
@@ -77,11 +79,13 @@ def load_catalog(folders: Iterable[Path]) -> Catalog:
     folders = tuple(folders)
     models: dict[str, ModelSpec] = {}
     damaged: list[DamagedModel] = []
+    locations: dict[str, str] = {}
     for folder in (model for root in folders for model in _model_folders(root)):
         try:
             manifest = read(folder)
-            if manifest.id in models:
+            if manifest.id in locations:
                 raise CatalogError(f"{folder}: a model {manifest.id} was found before this one")
+            locations[manifest.id] = str(folder)
             model, broken = _spec(folder, manifest)
         except CatalogError as error:
             damaged.append(DamagedModel(str(folder), "", error.message, error.hint))
@@ -89,7 +93,8 @@ def load_catalog(folders: Iterable[Path]) -> Catalog:
         damaged += broken
         if model.variants:
             models[model.model_id] = model
-    return Catalog(models, tuple(damaged), tuple(str(folder) for folder in folders))
+    looked = tuple(str(folder) for folder in folders)
+    return Catalog(models, tuple(damaged), looked, locations)
 
 
 def variant_folder(folder: Path, variant: Variant) -> Path:
@@ -113,14 +118,22 @@ def wrong_files(folder: Path, variant: Variant) -> list[str]:
 
 
 def _model_folders(root: Path) -> list[Path]:
-    """The model folders in a folder; hidden ones (builds that run) are left out."""
+    """The model folders in a folder.
+
+    Hidden ones (builds that run) are left out, and so is what holds neither a manifest nor a
+    variant: it isn't a model's.
+    """
     if (root / MANIFEST).is_file():
         return [root]
     try:
         below = sorted(root.iterdir())
     except OSError:
         return []
-    return [entry for entry in below if entry.is_dir() and not entry.name.startswith(".")]
+    return [entry for entry in below if not entry.name.startswith(".") and _is_model(entry)]
+
+
+def _is_model(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() or any(folder.glob("*/genai_config.json"))
 
 
 def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedModel]]:
