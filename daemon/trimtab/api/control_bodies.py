@@ -1,0 +1,50 @@
+"""What the control routes take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from trimtab.api.bodies import refuse
+from trimtab.domain.knobs import Knob
+from trimtab.domain.readings import Unit
+from trimtab.policy.units import QuantityError, parse_quantity
+
+MAX_PIN_S: Final = 30 * 86400.0
+
+
+class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Knobs to fix, and for how long (``10m``, or seconds); unset: until they are unpinned."""
+
+    knobs: dict[str, str | int | float]
+    for_: str | float | None = msgspec.field(default=None, name="for")
+
+
+def pin_of(body: PinBody) -> tuple[dict[str, str | int | float], float | None]:
+    """The knobs and the duration in seconds.
+
+    Raises:
+        RequestError: No knob, a knob that doesn't exist, or no duration.
+    """
+    if not body.knobs:
+        raise refuse("knobs", '\'knobs\' is empty; name at least one, such as {"variant": "int8"}.')
+    known = [knob.value for knob in Knob]
+    for name in body.knobs:
+        if name not in known:
+            raise refuse(
+                f"knobs.{name[:32]}", f"There is no such knob; knobs are {', '.join(known)}."
+            )
+    return body.knobs, _duration_s(body.for_)
+
+
+def _duration_s(told: str | float | None) -> float | None:
+    if told is None:
+        return None
+    try:
+        duration_s = told if isinstance(told, float) else parse_quantity(told, Unit.SECONDS)
+    except QuantityError as error:
+        raise refuse("for", error.message) from error
+    if not 0 < duration_s <= MAX_PIN_S:
+        raise refuse("for", "'for' is above 0 and at most 30 days.")
+    return duration_s

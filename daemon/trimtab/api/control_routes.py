@@ -1,0 +1,200 @@
+"""The control routes: state for everybody who may connect, orders for the owner."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from trimtab.api.bodies import decode, read_body, refuse
+from trimtab.api.context import ApiContext, peer_of, sender
+from trimtab.api.control_bodies import PinBody, pin_of
+from trimtab.api.decision_events import DecisionEvents
+from trimtab.api.endpoint import Answer, Endpoint, Handler
+from trimtab.api.faults import PROBLEM
+from trimtab.errors import RequestError, TrimtabError
+from trimtab.telemetry.log import get_logger
+from trimtab.telemetry.metrics import CONTENT_TYPE
+
+PREFIX: Final = "/trimtab/v1"
+MAX_DECISIONS: Final = 1000
+_SMALL_BODY_BYTES: Final = 64 * 1024
+
+_log = get_logger("control")
+
+
+def reading_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+    """Routes that change nothing; they hold no text of anybody's."""
+    views = Views(context)
+
+    def route(path: str, handler: Handler) -> BaseRoute:
+        return Route(path, Endpoint(handler, PROBLEM, context.metrics, socket), methods=["GET"])
+
+    return [
+        route("/healthz", views.healthz),
+        route("/readyz", views.readyz),
+        route("/metrics", views.metrics),
+        route(f"{PREFIX}/status", views.status),
+        route(f"{PREFIX}/signals", views.signals),
+        route(f"{PREFIX}/points", views.points),
+        route(f"{PREFIX}/policy", views.policy),
+        route(f"{PREFIX}/decisions", views.decisions),
+        route(f"{PREFIX}/decisions/stream", views.decision_stream),
+        route(f"{PREFIX}/decisions/{{number}}", views.decision),
+    ]
+
+
+def ordering_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+    """Routes that change something; each leaves an audit line with the peer."""
+    orders = Orders(context)
+
+    def route(path: str, handler: Handler, method: str) -> BaseRoute:
+        endpoint = Endpoint(audited(handler), PROBLEM, context.metrics, socket)
+        return Route(f"{PREFIX}{path}", endpoint, methods=[method])
+
+    return [
+        route("/pin", orders.pin, "PUT"),
+        route("/pin", orders.unpin, "DELETE"),
+        route("/pause", orders.pause, "POST"),
+        route("/resume", orders.resume, "POST"),
+        route("/reload", orders.reload, "POST"),
+    ]
+
+
+def audited(handler: Handler) -> Handler:
+    """The handler, with a line in the log that says who did what and how it went."""
+
+    async def record(request: Request) -> Answer:
+        peer = peer_of(request)
+        who = {"uid": peer.uid, "pid": peer.pid} if peer else {"uid": None, "pid": None}
+        action = f"{request.method} {request.url.path}"
+        try:
+            answer = await handler(request)
+        except TrimtabError as error:
+            _log.warning("control_refused", action=action, code=error.code, **who)
+            raise
+        _log.info("control_done", action=action, **who)
+        return answer
+
+    return record
+
+
+class Views:
+    """What can be seen.
+
+    Args:
+        context: The daemon.
+    """
+
+    def __init__(self, context: ApiContext) -> None:
+        self._control = context.control
+        self._context = context
+
+    async def healthz(self, request: Request) -> Answer:
+        """The loop runs: that is all it says."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, request: Request) -> Answer:
+        """Whether tokens can flow: 200, or 503 with the state and its reason."""
+        status = self._control.status()
+        body = {"ready": status.tokens_can_flow, "state": status.state, "reason": status.reason}
+        return _json(body, 200 if status.tokens_can_flow else 503)
+
+    async def metrics(self, request: Request) -> Answer:
+        """Prometheus' text format."""
+        return Response(self._context.metrics.exposition(), media_type=CONTENT_TYPE)
+
+    async def status(self, request: Request) -> Answer:
+        """Everything that `trimtab status` shows."""
+        return _json(self._control.status())
+
+    async def signals(self, request: Request) -> Answer:
+        """The last snapshot."""
+        return _json({"signals": self._control.signals()})
+
+    async def points(self, request: Request) -> Answer:
+        """Every operating point, with its prediction and why it is in or out."""
+        return _json({"points": self._control.points()})
+
+    async def policy(self, request: Request) -> Answer:
+        """The policy in force."""
+        return _json(self._control.status().policy)
+
+    async def decisions(self, request: Request) -> Answer:
+        """The newest records, oldest first."""
+        limit = _number(request.query_params.get("limit", "20"), "limit", MAX_DECISIONS)
+        return _json({"decisions": self._control.decisions(limit)})
+
+    async def decision(self, request: Request) -> Answer:
+        """One record."""
+        number = _number(request.path_params["number"], "number", 2**53)
+        found = self._control.decision(number)
+        if found is None:
+            raise RequestError(
+                f"There is no decision {number}, or it is no longer in the journal.",
+                param="number",
+                status=404,
+                code="no_such_decision",
+            )
+        return _json(found)
+
+    async def decision_stream(self, request: Request) -> Answer:
+        """Records as server-sent events, from now on or from ``Last-Event-ID`` on."""
+        last = request.headers.get("last-event-id", "")
+        since = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else None
+        return DecisionEvents(self._control, self._context.limits.keep_alive_s, since)
+
+
+class Orders:
+    """What can be ordered.
+
+    Args:
+        context: The daemon.
+    """
+
+    def __init__(self, context: ApiContext) -> None:
+        self._control = context.control
+
+    async def pin(self, request: Request) -> Answer:
+        """Fix knobs: ``{"knobs": {"variant": "int8"}, "for": "10m"}``."""
+        body = decode(await read_body(request, _SMALL_BODY_BYTES), PinBody)
+        knobs, for_s = pin_of(body)
+        self._control.pin(knobs, for_s, sender(request))
+        return _json({"pinned": knobs, "for_s": for_s})
+
+    async def unpin(self, request: Request) -> Answer:
+        """Take the pin off."""
+        self._control.unpin(sender(request))
+        return _json({"pinned": {}})
+
+    async def pause(self, request: Request) -> Answer:
+        """Stop all steps but those for memory safety."""
+        self._control.pause(True, sender(request))
+        return _json({"paused": True})
+
+    async def resume(self, request: Request) -> Answer:
+        """Start steps again."""
+        self._control.pause(False, sender(request))
+        return _json({"paused": False})
+
+    async def reload(self, request: Request) -> Answer:
+        """Read the policy folder again now."""
+        return _json(self._control.reload(sender(request)))
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(body),
+        status,
+        media_type="application/json",
+        headers={"cache-control": "no-store"},
+    )
+
+
+def _number(text: str, param: str, most: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) <= most:
+        raise refuse(param, f"{param!r} is a whole number from 1 to {most}.")
+    return int(text)

@@ -1,0 +1,144 @@
+"""The API as one part of the daemon: bind, serve, stop."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trimtab.api.app import application
+from trimtab.api.context import ApiContext, priorities_by_uid
+from trimtab.api.control_routes import ordering_routes, reading_routes
+from trimtab.api.faults import OPENAI, PROBLEM, FaultShape, refusal
+from trimtab.api.inference_routes import inference_routes
+from trimtab.api.protocol import Limits, Refusal
+from trimtab.api.server import HttpServer
+from trimtab.api.sockets import Listener, activated, listen_unix, passed_by_systemd
+from trimtab.api.status_metrics import StatusCollector
+from trimtab.config.schema import ApiConfig, Config, SocketsConfig
+from trimtab.domain.clock import Clock
+from trimtab.serving.control import Control
+from trimtab.serving.requests import Inference
+from trimtab.telemetry.metrics import Metrics
+
+_CONTROL_STOP_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The sockets, listening; connections wait until the service has started."""
+
+    inference: Listener
+    control: Listener
+
+    def close(self) -> None:
+        """Give them up without having served."""
+        self.inference.close()
+        self.control.close()
+
+
+def bind(sockets: SocketsConfig, environ: Mapping[str, str] | None = None) -> Bound:
+    """Take systemd's sockets, or bind our own. First thing at a start, before anything is loaded.
+
+    Args:
+        sockets: Paths, group and permissions.
+        environ: The environment; our own by default.
+
+    Raises:
+        SocketTakenError: A living daemon has them.
+        ConfigError: They can't be bound safely.
+    """
+    passed = passed_by_systemd(os.environ if environ is None else environ, os.getpid())
+    inference = activated(passed, "inference") or listen_unix(
+        sockets.inference, sockets.inference_mode, sockets.group
+    )
+    try:
+        control = activated(passed, "control") or listen_unix(sockets.control, sockets.control_mode)
+    except BaseException:
+        inference.close()
+        raise
+    return Bound(inference, control)
+
+
+class ApiService:
+    """Both applications on their sockets.
+
+    Args:
+        config: The daemon's configuration.
+        bound: From `bind`.
+        inference: Takes requests.
+        control: State and orders.
+        metrics: The daemon's registry; the API adds its own figures.
+        clock: The daemon's clock.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        bound: Bound,
+        inference: Inference,
+        control: Control,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        context = ApiContext(
+            inference=inference,
+            control=control,
+            metrics=metrics,
+            clock=clock,
+            limits=config.api,
+            priorities=priorities_by_uid(config.users),
+            started_s=clock.wall_s(),
+        )
+        metrics.add(StatusCollector(control))
+        self._bound = bound
+        limits = _limits(config.api)
+        self._inference = HttpServer(
+            application(
+                inference_routes(context, "inference") + reading_routes(context, "inference"),
+                OPENAI,
+            ),
+            limits,
+            clock,
+            _refuse(OPENAI),
+        )
+        self._control = HttpServer(
+            application(
+                reading_routes(context, "control") + ordering_routes(context, "control"), PROBLEM
+            ),
+            limits,
+            clock,
+            _refuse(PROBLEM),
+        )
+
+    async def start(self) -> None:
+        """Serve from now on."""
+        await self._inference.start([self._bound.inference])
+        await self._control.start([self._bound.control])
+
+    async def stop(self, deadline_s: float) -> None:
+        """Let answers end until the deadline, cut off the rest, remove our sockets.
+
+        The control socket goes last, so that a person can watch the end.
+
+        Args:
+            deadline_s: How long answers may go on.
+        """
+        await self._inference.stop(deadline_s)
+        await self._control.stop(_CONTROL_STOP_S)
+
+
+def _limits(api: ApiConfig) -> Limits:
+    return Limits(
+        max_header_bytes=api.max_header_bytes,
+        max_connections=api.max_connections,
+        read_deadline_s=api.read_deadline_s,
+        write_deadline_s=api.write_deadline_s,
+        idle_s=api.idle_s,
+    )
+
+
+def _refuse(shape: FaultShape) -> Callable[[int, str, str], Refusal]:
+    return functools.partial(refusal, shape)

@@ -1,0 +1,41 @@
+"""The API on real sockets, with a fake engine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_fakes import FakeControl, FakeInference, Gateway, a_config
+
+from trimtab.api.service import ApiService, bind
+from trimtab.runtime.clock import SystemClock
+from trimtab.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway]]]:
+    """Start the API with limits of the test's own: ``await serve(idle="1s")``."""
+    running: list[Gateway] = []
+
+    async def start(**api: Any) -> Gateway:
+        config = a_config(tmp_path, **api)
+        inference, control, metrics = FakeInference(), FakeControl(), Metrics(process=False)
+        bound = bind(config.sockets, environ={})
+        service = ApiService(config, bound, inference, control, metrics, SystemClock())
+        await service.start()
+        gateway = Gateway(config, inference, control, metrics, service)
+        running.append(gateway)
+        return gateway
+
+    yield start
+    for gateway in running:
+        gateway.control.live.put_nowait(None)
+        await gateway.service.stop(0.2)
+
+
+@pytest.fixture
+async def gateway(serve: Callable[..., Awaitable[Gateway]]) -> Gateway:
+    """The API with the limits that it has by default."""
+    return await serve()
