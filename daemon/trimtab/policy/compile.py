@@ -31,14 +31,16 @@ from trimtab.policy.compiled import (
     TemperatureLimit,
     Window,
 )
-from trimtab.policy.conditions import compile_condition, signals_of
+from trimtab.policy.conditions import compile_condition
 from trimtab.policy.document import Mapping, PathParts
 from trimtab.policy.effects import compile_then
 from trimtab.policy.meaning import check_policy, check_rule
+from trimtab.policy.possible import signals_of
 from trimtab.policy.problems import Problem
 from trimtab.policy.report import Report
-from trimtab.policy.schema import PolicyFile, SignalTest, WindowShift
-from trimtab.policy.schema import Rule as RuleFile
+from trimtab.policy.rule_schema import Rule as RuleFile
+from trimtab.policy.rule_schema import SignalTest
+from trimtab.policy.schema import PolicyFile, WindowShift
 from trimtab.policy.validate import validate
 
 LEAVE_SHARE: Final = 1.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from trimtab.domain.readings import Unit
@@ -18,17 +17,16 @@ from trimtab.policy.compiled import (
 from trimtab.policy.document import PathParts
 from trimtab.policy.problems import nearest
 from trimtab.policy.report import Report
-from trimtab.policy.schema import AllTest, AnyTest, BetweenTest, NotTest, SignalTest
+from trimtab.policy.rule_schema import AllTest, AnyTest, BetweenTest, NotTest, SignalTest
 from trimtab.policy.units import (
     QuantityError,
-    format_quantity,
-    format_slope,
     parse_any,
     parse_any_slope,
     parse_quantity,
     parse_slope,
 )
-from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS
+from trimtab.policy.words import signal_unit
+from trimtab.signals.registry import SIGNALS
 
 TICK_S: Final = 1.0
 """The idle tick: a shorter span can't be told apart from none at all."""
@@ -38,17 +36,6 @@ _COMPARISONS: Final = ("above", "below", "is_", "rising_faster_than", "falling_f
 _WRITTEN: Final = "above, below, is, rising_faster_than, falling_faster_than"
 
 Test = AllTest | AnyTest | NotTest | BetweenTest | SignalTest
-
-
-def signal_unit(name: str) -> tuple[bool, Unit | None]:
-    """Whether a signal of this name can exist, and its unit; None if its owner declares it."""
-    spec = SIGNALS.get(name)
-    if spec is not None:
-        return True, spec.unit
-    for prefix, unit in DYNAMIC_PREFIXES.items():
-        if name.startswith(prefix) and len(name) > len(prefix):
-            return True, unit
-    return False, None
 
 
 def check_span(report: Report, path: PathParts, seconds: float) -> None:
@@ -159,142 +146,3 @@ def _with_threshold(
     is_trend = field.endswith("faster_than")
     over_s = (test.over if test.over is not None else DEFAULT_OVER_S) if is_trend else 0.0
     return SignalCondition(name, comparison, threshold, test.for_, over_s, report.place(path))
-
-
-def describe_condition(condition: Condition) -> str:
-    """The condition in words: ``memory.available below 512MiB for 5s``."""
-    match condition:
-        case SignalCondition():
-            return _describe_signal(condition)
-        case AllOf(parts):
-            return " and ".join(_inner(part) for part in parts)
-        case AnyOf(parts):
-            return " or ".join(_inner(part) for part in parts)
-        case Not(part):
-            return f"not {_inner(part)}"
-        case BetweenTimes(start, end):
-            return f"between {_clock(start)} and {_clock(end)}"
-
-
-def signals_of(condition: Condition) -> Iterator[SignalCondition]:
-    """Every test of a signal in a condition."""
-    match condition:
-        case SignalCondition():
-            yield condition
-        case AllOf(parts) | AnyOf(parts):
-            for part in parts:
-                yield from signals_of(part)
-        case Not(part):
-            yield from signals_of(part)
-        case BetweenTimes():
-            return
-
-
-def never_true(condition: Condition) -> str:
-    """Why the condition can never come true, or an empty string if it can."""
-    match condition:
-        case SignalCondition():
-            return _beyond_the_signal(condition)
-        case AllOf(parts):
-            each = next((why for part in parts if (why := never_true(part))), "")
-            return each or _contradiction(parts)
-        case AnyOf(parts):
-            reasons = [never_true(part) for part in parts]
-            return reasons[0] if all(reasons) else ""
-        case Not() | BetweenTimes():
-            return ""
-
-
-def always_true(condition: Condition) -> str:
-    """Why the condition holds whatever happens, or an empty string if it doesn't."""
-    match condition:
-        case SignalCondition():
-            return _whole_range(condition)
-        case AllOf(parts):
-            reasons = [always_true(part) for part in parts]
-            return reasons[0] if all(reasons) else ""
-        case AnyOf(parts):
-            return next((why for part in parts if (why := always_true(part))), "")
-        case Not() | BetweenTimes():
-            return ""
-
-
-def disjoint(one: BetweenTimes, other: BetweenTimes) -> bool:
-    """True if no minute of the day lies in both spans."""
-    return not (_holds(one, other.start_min) or _holds(other, one.start_min))
-
-
-def _holds(span: BetweenTimes, minute: int) -> bool:
-    if span.start_min <= span.end_min:
-        return span.start_min <= minute < span.end_min
-    return minute >= span.start_min or minute < span.end_min
-
-
-def _beyond_the_signal(test: SignalCondition) -> str:
-    spec = SIGNALS.get(test.signal)
-    if spec is None:
-        return ""
-    shown = format_quantity(test.threshold, spec.unit)
-    if (
-        test.comparison is Comparison.ABOVE
-        and spec.high is not None
-        and test.threshold >= spec.high
-    ):
-        return f"{test.signal} is never above {shown}"
-    if test.comparison is Comparison.BELOW and spec.low is not None and test.threshold <= spec.low:
-        return f"{test.signal} is never below {shown}"
-    return ""
-
-
-def _whole_range(test: SignalCondition) -> str:
-    spec = SIGNALS.get(test.signal)
-    if spec is None:
-        return ""
-    shown = format_quantity(test.threshold, spec.unit)
-    if test.comparison is Comparison.ABOVE and spec.low is not None and test.threshold < spec.low:
-        return f"{test.signal} is always above {shown}"
-    if test.comparison is Comparison.BELOW and spec.high is not None and test.threshold > spec.high:
-        return f"{test.signal} is always below {shown}"
-    return ""
-
-
-def _contradiction(parts: tuple[Condition, ...]) -> str:
-    """Two direct parts of an `all` that exclude each other."""
-    tests = [part for part in parts if isinstance(part, SignalCondition)]
-    for high in tests:
-        for low in tests:
-            if (
-                high.signal == low.signal
-                and high.comparison is Comparison.ABOVE
-                and low.comparison is Comparison.BELOW
-                and high.threshold >= low.threshold
-            ):
-                return f"{_describe_signal(high)} excludes {_describe_signal(low)}"
-    spans = [part for part in parts if isinstance(part, BetweenTimes)]
-    for index, span in enumerate(spans):
-        for other in spans[index + 1 :]:
-            if disjoint(span, other):
-                return f"{describe_condition(span)} excludes {describe_condition(other)}"
-    return ""
-
-
-def _describe_signal(test: SignalCondition) -> str:
-    _, unit = signal_unit(test.signal)
-    held = f" for {format_quantity(test.for_s, Unit.SECONDS)}" if test.for_s else ""
-    match test.comparison:
-        case Comparison.ABOVE | Comparison.BELOW if unit is Unit.BOOL:
-            words = "is true" if test.comparison is Comparison.ABOVE else "is false"
-        case Comparison.ABOVE | Comparison.BELOW:
-            words = f"{test.comparison} {format_quantity(test.threshold, unit)}"
-        case Comparison.RISING | Comparison.FALLING:
-            words = f"{test.comparison} faster than {format_slope(test.threshold, unit)}"
-    return f"{test.signal} {words}{held}"
-
-
-def _inner(condition: Condition) -> str:
-    text = describe_condition(condition)
-    return f"({text})" if isinstance(condition, (AllOf, AnyOf)) else text
-
-
-def _clock(minute: int) -> str:
-    return f"{minute // 60:02d}:{minute % 60:02d}"

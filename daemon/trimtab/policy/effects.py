@@ -10,7 +10,7 @@ from trimtab.policy.compiled import Floor, KnobBounds, Tightening
 from trimtab.policy.document import PathParts
 from trimtab.policy.problems import nearest
 from trimtab.policy.report import Report
-from trimtab.policy.schema import (
+from trimtab.policy.rule_schema import (
     AllowPlacement,
     AllowSpeculation,
     PaceBounds,

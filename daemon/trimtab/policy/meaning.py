@@ -19,19 +19,15 @@ from trimtab.policy.compiled import (
     SignalCondition,
     Tightening,
 )
-from trimtab.policy.conditions import (
-    always_true,
-    check_span,
-    disjoint,
-    never_true,
-    signal_unit,
-)
+from trimtab.policy.conditions import check_span
 from trimtab.policy.cron import CronError, parse_cron
 from trimtab.policy.document import PathParts
+from trimtab.policy.possible import always_true, disjoint, never_true
 from trimtab.policy.problems import nearest
 from trimtab.policy.report import Report
 from trimtab.policy.schema import PolicyFile
 from trimtab.policy.units import format_quantity
+from trimtab.policy.words import signal_unit
 
 TRIANGLE: Final = (
     "latency, memory and accuracy pull against each other, and a device can hold two of them: "

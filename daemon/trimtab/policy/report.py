@@ -54,14 +54,16 @@ class Report:
         also: Iterable[PathParts],
     ) -> None:
         at, kept = find(self.document, path)
-        if self._doubtful(kept) or any(self._doubtful(other) for other in also):
+        if self._doubtful(kept) or any(
+            self._doubtful(find(self.document, other)[1]) for other in also
+        ):
             return
         self.problems.append(
             Problem(severity, at.file, at.line, at.column, dotted(kept), message, suggestion)
         )
 
     def _doubtful(self, path: PathParts) -> bool:
-        own = find(self.document, path)[1]
+        """True if the path, in the file's own numbering, lies in or around what was refused."""
         return any(
-            own[: len(gone)] == gone or gone[: len(own)] == own for gone in self.removed if own
+            path[: len(gone)] == gone or gone[: len(path)] == path for gone in self.removed if path
         )

@@ -22,8 +22,9 @@ from trimtab.policy.document import (
     plain,
     without,
 )
+from trimtab.policy.fields import Part
 from trimtab.policy.problems import Problem, Severity, nearest
-from trimtab.policy.schema import Part, PolicyFile
+from trimtab.policy.schema import PolicyFile
 from trimtab.policy.units import show
 
 _ROUNDS: Final = 4
