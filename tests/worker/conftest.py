@@ -22,12 +22,12 @@ def new_worker() -> Iterator[Callable[[], WorkerProcess]]:
         worker.close()
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[WorkerProcess]:
+@pytest.fixture(scope="module", params=["generator", "kv"])
+def worker(request: pytest.FixtureRequest) -> Iterator[WorkerProcess]:
     """A worker with the tiny model in fp32, for tests that leave it as it was."""
     process = WorkerProcess()
     try:
-        process.load()
+        assert process.load(decoder=request.param).decoder == request.param
         yield process
     finally:
         process.close()

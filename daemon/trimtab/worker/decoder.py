@@ -45,6 +45,10 @@ class Decoder(Protocol):
     def name(self) -> str:
         """``generator`` or ``kv``."""
 
+    @property
+    def committed_bytes(self) -> int:
+        """Memory of open caches that the kernel doesn't count as this process's own."""
+
     def open(self, place: Place) -> Cache:
         """Make a cache ready.
 

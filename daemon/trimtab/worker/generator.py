@@ -49,6 +49,7 @@ class GeneratorDecoder:
     """
 
     name: Final = "generator"
+    committed_bytes: Final = 0  # its caches are in the process's own memory
 
     def __init__(self, facts: VariantFacts, threads: int) -> None:
         config = og.Config(str(facts.folder))

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.domain.kv import KvShape
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Cache, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
@@ -55,6 +56,11 @@ class KvDecoder:
         self._logits = np.empty((1, 1, facts.vocabulary), np.float32)
         self._caches: set[KvCache] = set()
         self._weaves: dict[tuple[KvCache, ...], Weave] = {}
+
+    @property
+    def shape(self) -> KvShape:
+        """Of the segments that it takes."""
+        return self._graph.kv.shape
 
     @property
     def committed_bytes(self) -> int:

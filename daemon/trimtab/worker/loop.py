@@ -142,7 +142,8 @@ class Loop:
             case Pace():
                 self._pacer.set(message.ratio)
             case Ping():
-                statistics = Pong(message.id, resident_bytes(), self._tokens, self._busy_s)
+                held = resident_bytes(self._decoder.committed_bytes)
+                statistics = Pong(message.id, held, self._tokens, self._busy_s)
                 self._channel.put(statistics)
             case Stop():
                 self._running = False
