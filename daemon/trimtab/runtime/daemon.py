@@ -121,7 +121,9 @@ class Daemon:
             self.report,
         )
         self.controller.connect(self.dispatcher)
-        self._ticks = TickLoop(sensors, clock, options.tick_s, self._limit_bytes, self._tick)
+        self._ticks = TickLoop(
+            sensors, clock, options.tick_s, self._limit_bytes, self._tick, self.report
+        )
         self._loop_task: asyncio.Task[None] | None = None
         self.streams.configure(policy)
 

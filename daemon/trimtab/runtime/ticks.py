@@ -69,6 +69,7 @@ class TickLoop:
         tick_s: Time between two full looks.
         limit_bytes: The memory limit in force; None if there is none.
         on_tick: Takes each full snapshot.
+        report: Told of a look that failed; the next one is taken all the same.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class TickLoop:
         tick_s: float,
         limit_bytes: Callable[[], int | None],
         on_tick: Callable[[Snapshot], None],
+        report: Callable[[str, BaseException], None],
     ) -> None:
         self._sensors = sensors
         self._clock = clock
         self._tick_s = tick_s
         self._limit_bytes = limit_bytes
         self._on_tick = on_tick
+        self._report = report
         self._fill = FillRate()
         self._below = False
         self._available: float | None = None
@@ -93,9 +96,12 @@ class TickLoop:
         next_full_s = self._clock.monotonic_s()
         while True:
             now = self._clock.monotonic_s()
-            if now >= next_full_s or self._crossed(now):
-                self.tick(now)
-                next_full_s = now + self._tick_s
+            try:
+                if now >= next_full_s or self._crossed(now):
+                    next_full_s = now + self._tick_s
+                    self.tick(now)
+            except Exception as error:  # the supervising loop: one bad look must not end it
+                self._report("tick", error)
             wait_s = min(self._interval_s(), max(0.0, next_full_s - self._clock.monotonic_s()))
             await self._clock.sleep(max(POLL_MIN_S, wait_s))
 

@@ -1,0 +1,146 @@
+"""Wires everything: configuration in, a running daemon out. No logic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+from trimtab import __version__
+from trimtab.api.service import ApiService, Bound, bind
+from trimtab.catalog.load import Catalog, load_catalog
+from trimtab.config.schema import Config, SensorsConfig
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import NoModelError
+from trimtab.runtime.clock import SystemClock
+from trimtab.runtime.daemon import Daemon, Options
+from trimtab.runtime.overview import DecisionRecords, Overview
+from trimtab.runtime.policy_file import PolicyFile
+from trimtab.sensors.config import NumberFile, SensorConfig
+from trimtab.sensors.suite import SensorSuite
+from trimtab.telemetry.journal import Journal
+from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
+from trimtab.telemetry.metrics import Metrics
+
+THREADS_MAX: Final = 4
+
+
+def run(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT.
+
+    Returns:
+        The exit status: 0 after an orderly end.
+
+    Raises:
+        ConfigError: A socket can't be bound safely, or a sensor's setting is wrong.
+        SocketTakenError: A living daemon has the sockets.
+        PolicyError: The policy is bad, and there is no last good one.
+        StateError: The state directory can't be used.
+    """
+    configure(LogLevel(config.log.level), LogFormat(config.log.format))
+    bound = bind(config.sockets)
+    try:
+        return asyncio.run(_serve(config, bound))
+    finally:
+        bound.close()
+
+
+async def _serve(config: Config, bound: Bound) -> int:
+    log = get_logger("daemon")
+    clock = SystemClock()
+    journal = Journal(config.state, config.journal.size_bytes)
+    model = _model(config, load_catalog(config.models), log)
+    policies = PolicyFile(config.policy, config.policies, config.state, get_logger("policy"))
+    policy = policies.load(model)
+    suite = SensorSuite(
+        _sensor_config(config.sensors, config.state),
+        on_change=lambda change: get_logger("sensors").info(
+            "signal_quality", signal=change.signal, quality=change.after, reason=change.reason
+        ),
+    )
+    records = DecisionRecords(journal, get_logger("planner"))
+    options = Options(
+        threads=config.engine.threads or default_threads(len(os.sched_getaffinity(0))),
+        decoder=config.engine.decoder,
+        tick_s=config.tick_s,
+        proc_root=config.sensors.proc_root,
+        first_decision=journal.next_id,
+    )
+    daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))
+    policies.connect(daemon)
+    overview = Overview(daemon, policies, journal, records)
+    api = ApiService(config, bound, daemon.gateway, overview, Metrics(), clock)
+    await api.start()
+    daemon.start(model)
+    log.info(
+        "serving",
+        version=__version__,
+        model=model.model_id if model is not None else None,
+        policy=policy.name,
+        inference=str(config.sockets.inference),
+        control=str(config.sockets.control),
+    )
+    reason = await _until_told(policies)
+    log.info("stopping", reason=reason)
+    await daemon.drain(config.api.drain_s)
+    await api.stop(1.0)
+    await daemon.stop()
+    suite.close()
+    journal.close()
+    log.info("stopped")
+    return 0
+
+
+async def _until_told(policies: PolicyFile) -> str:
+    """Wait for the signal to stop; SIGHUP reads the policy again."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[str] = loop.create_future()
+
+    def stop(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    loop.add_signal_handler(signal.SIGHUP, policies.reload_quietly)
+    return await told
+
+
+def default_threads(cores: int) -> int:
+    """Engine threads where nobody says: one core is left to everything else, and four are enough.
+
+    A second process on the last core makes all engine threads wait for the slowest.
+    """
+    return max(1, min(cores - 1, THREADS_MAX))
+
+
+def _model(config: Config, catalog: Catalog, log: Any) -> ModelSpec | None:
+    """The model to serve; None, with the reason in the log, if there is none."""
+    for damaged in catalog.damaged:
+        log.warning(
+            "model_damaged", folder=damaged.folder, variant=damaged.variant, reason=damaged.reason
+        )
+    wanted = config.model
+    if wanted is None and len(catalog.models) == 1:
+        return next(iter(catalog.models.values()))
+    try:
+        if wanted is None and catalog.models:
+            names = ", ".join(sorted(catalog.models))
+            raise NoModelError(
+                f"there are several models ({names}), and none is chosen",
+                hint="Set `model` in the configuration.",
+            )
+        return catalog.model(wanted or "")
+    except NoModelError as error:
+        log.error("no_model", reason=error.message, hint=error.hint)
+        return None
+
+
+def _sensor_config(config: SensorsConfig, state: Path) -> SensorConfig:
+    files = tuple(
+        NumberFile(name, one.path, one.unit, one.scale, one.low, one.high, one.period_s)
+        for name, one in config.custom.items()
+    )
+    return SensorConfig(config.proc_root, config.sys_root, config.board, state, files)
