@@ -1,0 +1,54 @@
+# `make demo` runs the main job for real, `make test` passes the tests; each sets up what it needs.
+# What is there already isn't made again.
+
+PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name) 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL := smollm2-135m
+SETUP := $(VENV)/.setup
+
+.PHONY: help setup models demo test test-quick lint format clean
+
+help:
+	@echo "make demo    run trimtab on a real model and squeeze its memory (builds the model once)"
+	@echo "make test    run the tests"
+	@echo "make lint    run the linters"
+	@echo "make setup   prepare .venv alone"
+	@echo "make models  build the SmolLM2 variants alone"
+
+setup: $(SETUP)
+
+$(SETUP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "trimtab needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11: name another with make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "setup: making the virtual environment in $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@echo "setup: installing trimtab with its dependencies, tests and linters (a minute or two)"
+	@$(BIN)/python -m pip install --quiet --editable '.[plot]' --group test --group lint
+	@touch $@
+	@echo "setup: done"
+
+models: setup
+	@$(BIN)/trimtab models build $(MODEL)
+
+demo: models
+	@$(BIN)/trimtab demo $(DEMO_ARGS)
+
+test: setup
+	@echo "test: running the tests on the real engine with the tiny model of tests/tiny"
+	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
