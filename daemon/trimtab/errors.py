@@ -16,6 +16,7 @@ The tree::
     ├── WorkerError           a worker process died, hung or broke the protocol
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
+    ├── NotRunningError       no daemon answers on the socket
     └── StateError            the state directory can't be read or written
 
 Each carries a stable ``code`` for machines, and where there is one a ``hint``: the way out, as a
@@ -156,6 +157,12 @@ class SocketTakenError(TrimtabError):
     """A living daemon answers on the socket that this one was told to bind."""
 
     code = "socket_taken"
+
+
+class NotRunningError(TrimtabError):
+    """No daemon answers on the socket that a command wants to talk to."""
+
+    code = "not_running"
 
 
 class StateError(TrimtabError):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+import msgspec
+
+from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.readings import Unit
 
 _MIB: Final = 1024 * 1024
@@ -59,3 +62,8 @@ def amount(value: float, unit: str | None) -> str:
     """A value with its unit: ``480 MiB``, ``82 °C``, ``14 %``."""
     told = _BY_UNIT.get(unit or "")
     return told(value) if told else f"{value:.4g}"
+
+
+def point_words(point: Mapping[str, Any]) -> str:
+    """An operating point as the API gives it, in the words of `OperatingPoint.describe`."""
+    return msgspec.convert(dict(point), OperatingPoint).describe()

@@ -1,0 +1,58 @@
+"""`trimtab points`: every operating point, what is expected of it, and why it is in or out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from trimtab.api.client import PREFIX, connect
+from trimtab.cli.settings import json_option, loaded, print_json, styled
+from trimtab.telemetry.words import point_words, size
+
+_HEAD = ("", "point", "memory", "tokens/s", "quality", "")
+
+
+@click.command()
+@click.option("-a", "--all", "everything", is_flag=True, help="Show those that are out too.")
+@json_option
+@click.pass_context
+def points(ctx: click.Context, everything: bool, as_json: bool) -> None:
+    """List operating points with what is expected of each, and why it is in or out."""
+    with connect(loaded(ctx)) as client:
+        found = client.get(f"{PREFIX}/points")["points"]
+    if as_json:
+        print_json(found)
+        return
+    out = [one for one in found if one["reason"]]
+    shown = found if everything else [one for one in found if one not in out or one["in_force"]]
+    for line in table([_HEAD, *map(_cells, shown)]):
+        click.echo(line)
+    hidden = len(found) - len(shown)
+    if hidden:
+        click.echo(
+            styled(f"{hidden} more are out now; `--all` shows them with the reason.", dim=True)
+        )
+
+
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    predicted = one["predicted"]
+    decode = predicted["decode_tps"]
+    return (
+        "▶" if one["in_force"] else "",
+        point_words(one["point"]),
+        size(predicted["memory_bytes"]),
+        "?" if decode is None else f"{decode:.0f}",
+        f"{predicted['quality_ratio']:.3f}",
+        one["reason"],
+    )
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as their widest cell; the last one is free."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

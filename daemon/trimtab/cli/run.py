@@ -1,0 +1,42 @@
+"""`trimtab run`: the daemon in the foreground."""
+
+from __future__ import annotations
+
+import click
+
+from trimtab.cli.settings import loaded
+
+
+@click.command()
+@click.option("--model", metavar="ID", help="Model to serve. Default: the only one.")
+@click.option("--policy", metavar="NAME", help="Policy in force. Default: balanced.")
+@click.option("--threads", metavar="N", help="Engine threads. Default: the planner chooses.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option("--log-format", type=click.Choice(["auto", "json", "human"]))
+@click.pass_context
+def run(
+    ctx: click.Context,
+    model: str | None,
+    policy: str | None,
+    threads: str | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
+    """Run the daemon in the foreground, until SIGTERM or Ctrl-C.
+
+    It runs unprivileged and without any file: sockets go to $XDG_RUNTIME_DIR/trimtab, state to
+    ~/.local/state/trimtab. `trimtab config show` prints every value and where it came from.
+    """
+    settings = loaded(
+        ctx,
+        model=("--model", model),
+        policy=("--policy", policy),
+        engine__threads=("--threads", threads),
+        log__level=("--log-level", log_level),
+        log__format=("--log-format", log_format),
+    )
+    for warning in settings.warnings:
+        click.echo(f"trimtab: {warning}", err=True)
+    from trimtab import app
+
+    app.run(settings.config)

@@ -1,0 +1,123 @@
+"""`trimtab status`: what runs, on one screen."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from trimtab.api.client import PREFIX, connect
+from trimtab.cli.settings import json_option, loaded, print_json, styled
+from trimtab.telemetry.explain import explain
+from trimtab.telemetry.words import point_words, seconds, size
+
+EXIT_NO_TOKENS: Final = 4
+
+_COLOURS: Final[dict[str, str]] = {
+    "ready": "green",
+    "loading": "yellow",
+    "parked": "yellow",
+    "draining": "yellow",
+    "no_model": "red",
+    "degraded": "red",
+}
+
+
+@click.command()
+@json_option
+@click.option("--check", is_flag=True, help="Exit with 4 if tokens can't flow now.")
+@click.pass_context
+def status(ctx: click.Context, as_json: bool, check: bool) -> None:
+    """Show what runs: operating point, policy, streams, workers, and the last decision."""
+    with connect(loaded(ctx)) as client:
+        now = client.get(f"{PREFIX}/status")
+    if as_json:
+        print_json(now)
+    else:
+        for line in status_lines(now):
+            click.echo(line)
+    if check and not now["tokens_can_flow"]:
+        ctx.exit(EXIT_NO_TOKENS)
+
+
+def status_lines(now: dict[str, Any]) -> list[str]:
+    """The screen, line by line."""
+    state = styled(now["state"].replace("_", " "), fg=_COLOURS.get(now["state"]), bold=True)
+    head = f"trimtab {now['version']} is {state}"
+    if now["model"]:
+        head += f", serving {now['model']}"
+    head += f", up {seconds(now['uptime_s'])}"
+    lines = [head]
+    if now["reason"]:
+        lines.append(f"  {now['reason']}")
+    lines += [_row(name, text) for name, text in _rows(now) if text]
+    return lines
+
+
+def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("point", _point(now)),
+        ("policy", _policy(now["policy"])),
+        ("streams", _streams(now)),
+        *[("worker", _worker(worker)) for worker in now["workers"]],
+        ("pinned", _pinned(now)),
+        ("paused", "steps are stopped; `trimtab resume` starts them" if now["paused"] else ""),
+        ("counts", _counts(now)),
+        ("last", explain(now["last_decision"]) if now["last_decision"] else ""),
+    ]
+
+
+def _row(name: str, text: str) -> str:
+    return f"  {styled(f'{name:<8}', dim=True)} {text}"
+
+
+def _point(now: dict[str, Any]) -> str:
+    told = point_words(now["point"])
+    if now["target"] != now["point"]:
+        told += f", moving to {point_words(now['target'])}"
+    return told
+
+
+def _policy(policy: dict[str, Any]) -> str:
+    told = f"{policy['name']} ({policy['revision']})"
+    if policy["stale"]:
+        told += styled(" stale: the file is bad, the last good one holds", fg="red")
+        told += f"\n           {policy['error']}"
+    return told
+
+
+def _streams(now: dict[str, Any]) -> str:
+    told = f"{now['running']} running, {now['queued']} queued"
+    if now["held"]:
+        told += f", {now['held']} held"
+    return f"{told}, {now['tokens_per_s']:.1f} tokens/s"
+
+
+def _worker(worker: dict[str, Any]) -> str:
+    parts = [f"{worker['variant']} {worker['state']}"]
+    if worker["pid"]:
+        parts.append(f"pid {worker['pid']}")
+    if worker["resident_bytes"]:
+        parts.append(size(worker["resident_bytes"]))
+    if worker["decoder"]:
+        why = f" ({worker['decoder_reason']})" if worker["decoder_reason"] else ""
+        parts.append(f"decoder {worker['decoder']}{why}")
+    if worker["load_s"] is not None:
+        parts.append(f"loaded in {seconds(worker['load_s'])}")
+    return ", ".join(parts)
+
+
+def _pinned(now: dict[str, Any]) -> str:
+    if not now["pinned"]:
+        return ""
+    knobs = ", ".join(f"{knob}={value}" for knob, value in now["pinned"].items())
+    left = now["pin_expires_in_s"]
+    return f"{knobs}, " + ("until it is unpinned" if left is None else f"for {seconds(left)} more")
+
+
+def _counts(now: dict[str, Any]) -> str:
+    told = f"{now['requests_total']} requests, {now['tokens_total']} tokens"
+    told += f", {now['switches_total']} switches"
+    if now["restarts_total"]:
+        told += f", {now['restarts_total']} worker restarts"
+    return told
