@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from trimtab.errors import LoadError
 from trimtab.worker.decoder import Decoder
 from trimtab.worker.generator import GeneratorDecoder
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.kv_graph import UnsuitableError
-from trimtab.worker.variant import VariantFacts
+from trimtab.worker.variant import VariantFacts, read_variant
 from trimtab.workers.protocol import Load
 
 
@@ -30,7 +31,8 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
     """Load the variant with the decoder that was asked for, or with the one that can.
 
     The decoder that owns its KV comes first: it is no slower, and its conversations can be handed
-    over, put on disk and brought back. The Generator serves the graphs that it can't.
+    over, put on disk and brought back. The Generator serves the graphs that it can't, unless a
+    draft variant was asked for, which needs the other's KV.
 
     Args:
         facts: The variant.
@@ -43,10 +45,16 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
         raise LoadError(
             f"decoder: {load.decoder!r} is none of auto, generator and kv", code="invalid_request"
         )
-    if load.decoder == "generator":
+    if load.decoder == "generator" and not load.draft:
         return Choice(GeneratorDecoder(facts, load.threads))
     context = min(load.context, facts.context)
     try:
-        return Choice(KvDecoder(facts, load.threads, context, load.indices_graph))
+        decoder = KvDecoder(facts, load.threads, context, load.indices_graph)
     except UnsuitableError as error:
+        if load.draft:
+            raise
         return Choice(GeneratorDecoder(facts, load.threads), error.message)
+    if load.draft:
+        draft = read_variant(Path(load.draft))
+        decoder.add_draft(draft, load.threads, load.draft_indices_graph)
+    return Choice(decoder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,30 @@ class Decoder(Protocol):
         Returns:
             For each the logits for the token after it, the caller's to change until the decoder is
             used again; or why that cache can't go on.
+        """
+
+    @property
+    def speculation(self) -> tuple[str, ...]:
+        """Modes of `Speculate` that it can serve; without any but ``off``, it is never asked to."""
+
+    def verify(self, cache: Cache, tokens: Sequence[int]) -> Sequence[Logits]:
+        """Append several tokens at once.
+
+        Returns:
+            Logits for what comes after each of them, the caller's to change until the decoder is
+            used again.
+        """
+
+    def propose(
+        self, cache: Cache, token: int, count: int, choose: Callable[[Logits, int], int]
+    ) -> list[int]:
+        """Let the draft variant write on.
+
+        Args:
+            cache: Stays as long as it is.
+            token: The newest token, not in the cache yet.
+            count: How many tokens to draft.
+            choose: Chooses one from its logits and its number within the draft.
         """
 
     def rewind(self, cache: Cache, length: int) -> None:

@@ -7,7 +7,7 @@ worker is prefilled again. Only `append_tokens` and `get_logits` are used, with 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +49,7 @@ class GeneratorDecoder:
     """
 
     name: Final = "generator"
+    speculation: Final = ("off",)  # it gives logits for the last token alone
     committed_bytes: Final = 0  # its caches are in the process's own memory
 
     def __init__(self, facts: VariantFacts, threads: int) -> None:
@@ -86,6 +87,16 @@ class GeneratorDecoder:
     def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
         """Append one token to each cache, one after the other."""
         return [self._step_one(cache, token) for cache, token in batch]
+
+    def verify(self, cache: Cache, tokens: Sequence[int]) -> Sequence[Logits]:
+        """It can't: there are no logits but the last token's."""
+        raise EngineError("the Generator can't verify drafts")
+
+    def propose(
+        self, cache: Cache, token: int, count: int, choose: Callable[[Logits, int], int]
+    ) -> list[int]:
+        """It has no draft variant."""
+        raise EngineError("the Generator has no draft variant")
 
     def rewind(self, cache: Cache, length: int) -> None:
         """Forget the tokens from ``length`` on."""

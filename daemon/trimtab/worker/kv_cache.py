@@ -24,7 +24,6 @@ class KvCache:
     Attributes:
         capacity: Positions that it has.
         length: Tokens that are in it and count.
-        binding: onnxruntime's binding of this cache alone.
 
     Raises:
         EngineError: The segment's size is none that the graph can use, or it can't be mapped.
@@ -42,7 +41,7 @@ class KvCache:
         self.length = valid
         self._mapping: Mapping = map_file(descriptor, size)
         self._descriptor = os.dup(descriptor)
-        self.binding: Any = graph.bind_cache(self._mapping.address, 1, self.capacity)
+        self._bindings: dict[KvGraph, Any] = {}
 
     @property
     def descriptor(self) -> int:
@@ -59,10 +58,18 @@ class KvCache:
         """Memory or disk that the segment takes now."""
         return os.fstat(self._descriptor).st_blocks * 512
 
+    def binding_for(self, graph: KvGraph) -> Any:
+        """The engine's binding of this cache alone to a graph: the target's, or a draft's."""
+        binding = self._bindings.get(graph)
+        if binding is None:
+            binding = graph.bind_cache(self._mapping.address, 1, self.capacity)
+            self._bindings[graph] = binding
+        return binding
+
     def close(self) -> None:
         """Unmap the segment; its content stays as long as somebody holds a descriptor."""
         if not self.closed:
-            self.binding = None
+            self._bindings.clear()
             self._mapping.close()
             os.close(self._descriptor)
             self._descriptor = -1

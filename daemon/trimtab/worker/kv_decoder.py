@@ -18,7 +18,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Cache, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
-from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.kv_graph import KvGraph, UnsuitableError
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 from trimtab.worker.weave import Weave
@@ -55,6 +55,7 @@ class KvDecoder:
         self._ones = np.ones((1, self._capacity), np.int64)
         self._logits = np.empty((1, 1, facts.vocabulary), np.float32)
         self._caches: set[KvCache] = set()
+        self._draft: KvGraph | None = None
         self._weaves: dict[tuple[KvCache, ...], Weave] = {}
 
     @property
@@ -88,14 +89,46 @@ class KvDecoder:
         logits = self._run(_own(cache), tokens, rows)
         return logits[-1] if last else None
 
-    def verify(self, cache: Cache, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Append several tokens at once.
+    @property
+    def speculation(self) -> tuple[str, ...]:
+        """N-gram drafts always; those of a variant if one has been added."""
+        return ("off", "ngram") if self._draft is None else ("off", "ngram", "draft")
 
-        Returns:
-            Logits (tokens, vocabulary) for what comes after each of them, the caller's until the
-            decoder is used again.
+    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+        """Load a variant of the same model that drafts in this one's KV cache.
+
+        Raises:
+            UnsuitableError: Its KV cache or its vocabulary is another.
+            LoadError: The engine refuses it.
         """
-        return self._run(_own(cache), tokens, np.arange(len(tokens)))
+        draft = KvGraph(facts, threads, indices_graph)
+        if draft.kv != self._graph.kv or facts.vocabulary != self._vocabulary:
+            raise UnsuitableError(f"{facts.folder}: its KV cache or vocabulary is another model's")
+        self._draft = draft
+
+    def verify(self, cache: Cache, tokens: Sequence[int]) -> Sequence[Logits]:
+        """Append several tokens at once."""
+        return list(self._run(_own(cache), tokens, np.arange(len(tokens))))
+
+    def propose(
+        self, cache: Cache, token: int, count: int, choose: Callable[[Logits, int], int]
+    ) -> list[int]:
+        """Draft in the target's own cache: the target overwrites it when it verifies."""
+        own = _own(cache)
+        if self._draft is None:
+            raise EngineError("there is no draft variant")
+        if own.length + count > own.capacity:
+            raise EngineError(f"the cache holds {own.capacity} tokens")
+        binding = own.binding_for(self._draft)
+        tokens = [token]
+        logits = np.empty((1, 1, self._vocabulary), np.float32)
+        for number in range(count):
+            ids = np.array([tokens[-1:]], np.int64)
+            self._draft.bind_tokens(binding, ids, self._ones_of(own.length + number + 1))
+            self._draft.bind_logits(binding, logits, _FIRST_ROW)
+            self._draft.run(binding)
+            tokens.append(choose(logits[0, 0], number))
+        return tokens[1:]
 
     def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
         """Append one token to each cache; those of one capacity in one run."""
@@ -139,9 +172,10 @@ class KvDecoder:
         ids = np.array([tokens], np.int64)
         count = len(rows) if self._graph.has_indices else len(tokens)
         logits = self._room(1, count)
-        self._graph.bind_tokens(cache.binding, ids, self._ones_of(end))
-        self._graph.bind_logits(cache.binding, logits, rows)
-        self._graph.run(cache.binding)
+        binding = cache.binding_for(self._graph)
+        self._graph.bind_tokens(binding, ids, self._ones_of(end))
+        self._graph.bind_logits(binding, logits, rows)
+        self._graph.run(binding)
         cache.length = end
         answer: NDArray[np.float32] = logits[0]
         return answer if self._graph.has_indices else answer[rows]

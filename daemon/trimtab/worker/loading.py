@@ -66,6 +66,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
             context=context,
             vocabulary=facts.vocabulary,
             eos=sorted(facts.eos),
+            speculation=choice.decoder.speculation,
         )
     )
     return Loop(channel, choice.decoder, tokenizer, language, context)

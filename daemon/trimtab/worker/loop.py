@@ -20,25 +20,25 @@ from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.memory import give_back_free_memory, resident_bytes
-from trimtab.worker.pace import Pacer, PieceSize
-from trimtab.worker.sampling import Logits
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
+from trimtab.worker.turns import Turns
 from trimtab.workers.protocol import (
     Cancel,
     Detach,
     Detached,
     Failed,
+    Grant,
     Load,
     Pace,
     Pause,
     Ping,
     Pong,
-    Progress,
     Render,
     Rendered,
     RenderFailed,
     Resume,
+    Speculate,
     Start,
     Stop,
     ToWorker,
@@ -73,10 +73,7 @@ class Loop:
         self._language = language
         self._context = context
         self._streams: dict[int, Stream] = {}
-        self._pacer = Pacer()
-        self._piece = PieceSize()
-        self._tokens = 0
-        self._busy_s = 0.0
+        self._turns = Turns(decoder, channel.put, self._over)
         self._untidy = False
         self._running = True
 
@@ -90,17 +87,17 @@ class Loop:
         while self._running:
             for body, descriptors in self._channel.receive(self._wait_s()):
                 self._receive(body, descriptors)
-            if self._running and self._pacer.rest_s(perf_counter()) < 0.001:
-                self._decode()
+            if self._running and self._turns.pacer.rest_s(perf_counter()) < 0.001:
+                self._turns.decode(self._streams.values())
                 self._channel.flush()
-                self._prefill()
+                self._turns.prefill(self._streams.values())
             self._channel.flush()
 
     # ------------------------------------------------------------ when to wait
 
     def _wait_s(self) -> float | None:
-        if any(not stream.paused for stream in self._streams.values()):
-            return self._pacer.rest_s(perf_counter())
+        if any(self._turns.can_go_on(stream) for stream in self._streams.values()):
+            return self._turns.pacer.rest_s(perf_counter())
         if self._untidy and not self._streams:
             return self._tidy()
         return None
@@ -133,17 +130,19 @@ class Loop:
         match message:
             case Start():
                 self._start(message, descriptor)
-            case Cancel() | Detach() | Pause() | Resume():
+            case Cancel() | Detach() | Pause() | Resume() | Grant():
                 stream = self._streams.get(message.stream)
                 if stream is not None:
                     self._steer(stream, message)
             case Render():
                 self._render(message)
             case Pace():
-                self._pacer.set(message.ratio)
+                self._turns.pacer.set(message.ratio)
+            case Speculate():
+                self._speculate(message.mode)
             case Ping():
                 held = resident_bytes(self._decoder.committed_bytes)
-                statistics = Pong(message.id, held, self._tokens, self._busy_s)
+                statistics = Pong(message.id, held, self._turns.tokens, self._turns.busy_s)
                 self._channel.put(statistics)
             case Stop():
                 self._running = False
@@ -152,15 +151,25 @@ class Loop:
             case _:
                 assert_never(message)
 
-    def _steer(self, stream: Stream, message: Cancel | Detach | Pause | Resume) -> None:
+    def _steer(self, stream: Stream, message: Cancel | Detach | Pause | Resume | Grant) -> None:
         match message:
             case Cancel():
-                self._end(stream, EndReason.CANCELLED)
+                self._channel.put(stream.finished(EndReason.CANCELLED))
+                self._release(stream)
             case Detach():
                 self._channel.put(Detached(stream=stream.id, produced=stream.produced))
                 self._release(stream)
             case Pause() | Resume():
                 stream.paused = isinstance(message, Pause)
+            case Grant():
+                stream.granted = max(stream.granted, message.tokens)
+
+    def _speculate(self, mode: str) -> None:
+        if mode in self._decoder.speculation:
+            self._turns.mode = mode
+        else:
+            self._turns.mode = "off"
+            _complain(f"speculation {mode!r} is not to be had here; it is off")
 
     def _refuse(self, body: memoryview, error: Exception) -> None:
         """Answer a message that is none, so far as it says whom it concerns."""
@@ -188,7 +197,7 @@ class Loop:
             check_start(start, self._language.size, self._context)
             stream = Stream(start, self._language, descriptor)
             if stream.ended:
-                self._end(stream, stream.ended)
+                self._over(stream, None)
                 return
             place = Place(stream.capacity, stream.descriptor, stream.valid)
             stream.cache = self._decoder.open(place)
@@ -207,75 +216,14 @@ class Loop:
         except EngineError as error:
             self._channel.put(RenderFailed(message.id, error.code, error.message))
 
-    # ------------------------------------------------------------ engine
-
-    def _decode(self) -> None:
-        """One token for each stream that decodes."""
-        streams = [s for s in self._streams.values() if s.prefilled and not s.paused]
-        if not streams:
-            return
-        batch = [(stream.cache, stream.tokens[-1]) for stream in streams if stream.cache]
-        begun_s = perf_counter()
-        answers = self._decoder.step(batch)
-        share_s = self._ran(begun_s) / len(streams)
-        for stream, logits in zip(streams, answers, strict=True):
-            stream.decode_s += share_s
-            if isinstance(logits, EngineError):
-                self._fail(stream, logits)
-            else:
-                self._advance(stream, logits)
-
-    def _prefill(self) -> None:
-        """A piece of the prompt that has waited longest."""
-        waiting = (s for s in self._streams.values() if not s.prefilled and not s.paused)
-        stream = next(waiting, None)
-        if stream is None or stream.cache is None:
-            return
-        shared = not self._pacer.full or any(
-            s is not stream and not s.paused for s in self._streams.values()
-        )
-        at, total = stream.cache.length, len(stream.tokens)
-        piece = stream.tokens[at : at + self._piece.tokens(shared=shared)]
-        last = at + len(piece) == total
-        begun_s = perf_counter()
-        try:
-            logits = self._decoder.prefill(stream.cache, piece, last=last)
-        except EngineError as error:
-            self._fail(stream, error)
-            return
-        seconds = self._ran(begun_s)
-        stream.prefill_s += seconds
-        self._piece.observe(len(piece), seconds)
-        self._channel.put(Progress(stream=stream.id, done=at + len(piece), total=total))
-        if logits is not None:
-            stream.prefilled = True
-            self._advance(stream, logits)
-
-    def _advance(self, stream: Stream, logits: Logits) -> None:
-        try:
-            tokens = stream.advance(logits)
-        except Exception as error:  # whatever it is, the other streams go on
-            self._fail(stream, error)
-            return
-        self._tokens += 1
-        self._channel.put(tokens)
-        if stream.ended:
-            self._end(stream, stream.ended)
-
-    def _ran(self, begun_s: float) -> float:
-        now_s = perf_counter()
-        self._busy_s += now_s - begun_s
-        self._pacer.ran(now_s - begun_s, now_s)
-        return now_s - begun_s
-
     # ------------------------------------------------------------ ends
 
-    def _end(self, stream: Stream, reason: EndReason) -> None:
-        self._channel.put(stream.finished(reason))
-        self._release(stream)
-
-    def _fail(self, stream: Stream, error: Exception) -> None:
-        self._channel.put(_failed(stream.id, error))
+    def _over(self, stream: Stream, error: Exception | None) -> None:
+        """A stream has ended by itself, or by an error that is its alone."""
+        if error is not None:
+            self._channel.put(_failed(stream.id, error))
+        else:
+            self._channel.put(stream.finished(stream.ended or EndReason.STOP))
         self._release(stream)
 
     def _drop(self, number: int) -> bool:

@@ -13,7 +13,9 @@ from enum import StrEnum
 
 from trimtab.worker.decoder import Cache
 from trimtab.worker.detokenize import Detokenizer
+from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.sampling import Logits, Sampler, log_probabilities
+from trimtab.worker.speculation import Acceptance
 from trimtab.worker.stop import StopScanner
 from trimtab.worker.vocabulary import Vocabulary
 from trimtab.workers.protocol import Finished, Logprob, Start, Tokens
@@ -60,6 +62,13 @@ class Stream:
         cached_tokens: Prompt tokens whose KV was there already.
         prefill_s: Engine time spent on its prefill.
         decode_s: Engine time spent on its decoding.
+        granted: Tokens that it may have in its cache; 0 for no bound.
+        asked: Tokens that the controller was last asked for.
+        ngram: How good n-gram drafts are in it.
+        draft: How good the draft variant's drafts are in it.
+        drafted: Tokens that were drafted and verified.
+        accepted: How many of them were right.
+        forecast: What the n-gram index expects next; judged when the next token is known.
     """
 
     def __init__(self, start: Start, language: Language, descriptor: int | None = None) -> None:
@@ -72,6 +81,14 @@ class Stream:
         self.cached_tokens = 0
         self.prefill_s = 0.0
         self.decode_s = 0.0
+        self.granted = start.granted
+        self.asked = 0
+        self.ngram = Acceptance()
+        self.draft = Acceptance()
+        self.drafted = 0
+        self.accepted = 0
+        self._index: NgramIndex | None = None
+        self.forecast: int | None = None
         self._start = start
         self._language = language
         self._descriptor = descriptor
@@ -95,6 +112,11 @@ class Stream:
     def capacity(self) -> int:
         """The most tokens that it can ever hold."""
         return min(self._start.context, self.prompt_length + self._start.max_tokens)
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be generated."""
+        return self.capacity - len(self.tokens)
 
     @property
     def descriptor(self) -> int | None:
@@ -132,7 +154,24 @@ class Stream:
             prefill_s=self.prefill_s,
             decode_s=self.decode_s,
             cached_tokens=self.cached_tokens,
+            drafted=self.drafted,
+            accepted=self.accepted,
         )
+
+    def guesses(self, most: int) -> list[int]:
+        """What may come next, judging by what came after the same tokens before.
+
+        Each is also a forecast: when the next token is known, it is judged even if nobody used it.
+        """
+        if self._index is None:
+            self._index = NgramIndex(self.tokens)
+        found = self._index.propose(most)
+        self.forecast = found[0] if found else None
+        return found
+
+    def guess(self, logits: Logits, ahead: int) -> int:
+        """What this stream would choose from a draft's logits, ``ahead`` tokens after the next."""
+        return self._sampler.choose(logits, len(self.tokens) + ahead)
 
     def release(self) -> None:
         """Close the segment's descriptor."""
@@ -142,6 +181,9 @@ class Stream:
 
     def _take(self, token: int) -> str:
         """Fold one generated token into the state; returns the text that became certain."""
+        if self.forecast is not None:
+            self.ngram.judged(int(token == self.forecast), wrong=token != self.forecast)
+            self.forecast = None
         self.tokens.append(token)
         self._sampler.observe(token)
         cut = self._stops.feed(self._detokenizer.feed(token))

@@ -65,6 +65,9 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
         context: The most tokens that any stream will be started with.
         indices_graph: File name of the graph with ``logits_indices`` in the folder, from the
             manifest; empty if there is none.
+        draft: Folder of another variant of the model that drafts for this one in the same KV cache;
+            empty for none.
+        draft_indices_graph: The same file name for the draft.
     """
 
     folder: str
@@ -72,6 +75,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     decoder: str = "auto"
     context: int = 2048
     indices_graph: str = ""
+    draft: str = ""
+    draft_indices_graph: str = ""
 
 
 class Render(msgspec.Struct, frozen=True, tag="render"):
@@ -106,6 +111,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         ignore_eos: Go on past the end-of-sequence token (benchmarks).
         segment: True if the frame carries the descriptor of a KV segment.
         valid: Tokens whose KV in the segment counts; 0 without a segment.
+        granted: The stream may put so many tokens into its cache; before it needs more, the worker
+            asks with `Grow`, and waits for `Grant` if none has come by then. 0 for no bound.
     """
 
     stream: int
@@ -118,6 +125,14 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     ignore_eos: bool = False
     segment: bool = False
     valid: int = 0
+    granted: int = 0
+
+
+class Grant(msgspec.Struct, frozen=True, tag="grant"):
+    """A stream may put so many tokens into its cache, in all; never fewer than before."""
+
+    stream: int
+    tokens: int
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -150,6 +165,18 @@ class Pace(msgspec.Struct, frozen=True, tag="pace"):
     ratio: float
 
 
+class Speculate(msgspec.Struct, frozen=True, tag="speculate"):
+    """Which drafts may be verified from now on.
+
+    Attributes:
+        mode: ``off``, ``ngram`` (what followed the last three tokens before), or ``draft`` (n-gram
+            where there is one, the draft variant otherwise). Drafts are only used for a stream that
+            decodes alone, and while its measured speed-up pays.
+    """
+
+    mode: str
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Answered by `Pong` between two engine steps, with fresh statistics."""
 
@@ -160,7 +187,20 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Free everything and exit with status 0."""
 
 
-ToWorker: TypeAlias = Load | Render | Start | Cancel | Detach | Pause | Resume | Pace | Ping | Stop
+ToWorker: TypeAlias = (
+    Load
+    | Render
+    | Start
+    | Grant
+    | Cancel
+    | Detach
+    | Pause
+    | Resume
+    | Pace
+    | Speculate
+    | Ping
+    | Stop
+)
 
 
 # ---------------------------------------------------------------- worker → controller
@@ -177,6 +217,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         context: The most tokens that a stream can have here.
         vocabulary: Token ids are below this.
         eos: Token ids that end a stream.
+        speculation: Modes that `Speculate` may ask for here, ``off`` included.
     """
 
     load_s: float
@@ -186,6 +227,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     context: int
     vocabulary: int
     eos: list[int]
+    speculation: tuple[str, ...] = ("off",)
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -269,6 +311,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
         prefill_s: Engine time of the prefill in this worker.
         decode_s: Engine time of decoding in this worker.
         cached_tokens: Prompt tokens whose KV was there already.
+        drafted: Tokens that were drafted and verified in this worker.
+        accepted: How many of them were what the model says.
     """
 
     stream: int
@@ -277,6 +321,15 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     prefill_s: float = 0.0
     decode_s: float = 0.0
     cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Grow(msgspec.Struct, frozen=True, tag="grow"):
+    """A stream is about to need room for so many tokens in its cache; answered by `Grant`."""
+
+    stream: int
+    tokens: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -321,6 +374,7 @@ FromWorker: TypeAlias = (
     | Rendered
     | RenderFailed
     | Progress
+    | Grow
     | Tokens
     | Finished
     | Failed

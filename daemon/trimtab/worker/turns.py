@@ -1,0 +1,191 @@
+"""The engine's turns: a token for every stream that decodes, or a piece of a prompt.
+
+One stream that decodes alone may be given several tokens in a turn: drafts are verified in one
+pass of the model, and each token is chosen from the model's own logits with the stream's own
+randomness. So drafts change how fast tokens come, never which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+from trimtab.errors import EngineError
+from trimtab.worker.decoder import Decoder
+from trimtab.worker.pace import Pacer, PieceSize
+from trimtab.worker.sampling import Logits
+from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs
+from trimtab.worker.stream import Stream
+from trimtab.workers.protocol import FromWorker, Grow, Progress
+
+_ASK_AHEAD = 64
+_ASK_FOR = 256
+
+
+class Turns:
+    """Computes for streams, and says what comes of it.
+
+    Args:
+        decoder: Runs the variant.
+        say: Takes messages for the controller.
+        over: Is told that a stream is complete, or of the error that ends it.
+
+    Attributes:
+        pacer: When the engine may run.
+        mode: Which drafts may be used, as `Speculate` has it.
+        tokens: Tokens decoded since the start.
+        busy_s: Seconds spent in the engine since the start.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        say: Callable[[FromWorker], None],
+        over: Callable[[Stream, Exception | None], None],
+    ) -> None:
+        self.pacer = Pacer()
+        self.mode = "off"
+        self.tokens = 0
+        self.busy_s = 0.0
+        self._decoder = decoder
+        self._say = say
+        self._over = over
+        self._piece = PieceSize()
+        self._costs = Costs()
+
+    def decode(self, streams: Iterable[Stream]) -> None:
+        """One token, or more if drafts are right, for each stream that decodes."""
+        able = [stream for stream in streams if stream.prefilled and self.can_go_on(stream)]
+        if len(able) == 1 and self.mode != "off" and self._speculate(able[0]):
+            return
+        batch = [(stream.cache, stream.tokens[-1]) for stream in able if stream.cache]
+        if not batch:
+            return
+        begun_s = perf_counter()
+        answers = self._decoder.step(batch)
+        seconds = self._ran(begun_s)
+        if len(batch) == 1:
+            self._costs.passed(1, seconds)
+        for stream, logits in zip(able, answers, strict=True):
+            stream.decode_s += seconds / len(batch)
+            if isinstance(logits, EngineError):
+                self._over(stream, logits)
+            else:
+                self._advance(stream, logits)
+
+    def prefill(self, streams: Iterable[Stream]) -> None:
+        """A piece of the prompt that has waited longest."""
+        running = [stream for stream in streams if self.can_go_on(stream)]
+        stream = next((stream for stream in running if not stream.prefilled), None)
+        if stream is None or stream.cache is None:
+            return
+        shared = len(running) > 1 or not self.pacer.full
+        at, total = stream.cache.length, len(stream.tokens)
+        size = min(self._piece.tokens(shared=shared), self._room(stream))
+        piece = stream.tokens[at : at + size]
+        last = at + len(piece) == total
+        begun_s = perf_counter()
+        try:
+            logits = self._decoder.prefill(stream.cache, piece, last=last)
+        except EngineError as error:
+            self._over(stream, error)
+            return
+        seconds = self._ran(begun_s)
+        stream.prefill_s += seconds
+        self._piece.observe(len(piece), seconds)
+        self._say(Progress(stream=stream.id, done=at + len(piece), total=total))
+        if logits is not None:
+            stream.prefilled = True
+            self._advance(stream, logits)
+
+    def can_go_on(self, stream: Stream) -> bool:
+        """True if there is something to compute for the stream now."""
+        return not stream.paused and self._room(stream) > 0
+
+    def _room(self, stream: Stream) -> int:
+        """Tokens that may still go into the stream's cache; asks for more before they run out."""
+        if stream.cache is None:
+            return 0
+        granted = stream.granted
+        if granted == 0:
+            return stream.capacity
+        length = stream.cache.length
+        if granted < stream.capacity and stream.asked <= granted < length + _ASK_AHEAD:
+            stream.asked = min(stream.capacity, max(granted, len(stream.tokens)) + _ASK_FOR)
+            self._say(Grow(stream=stream.id, tokens=stream.asked))
+        return max(0, granted - length)
+
+    def _advance(self, stream: Stream, logits: Logits) -> bool:
+        """Choose, say and count the next token; False if the stream has ended."""
+        try:
+            tokens = stream.advance(logits)
+        except Exception as error:  # whatever it is, the other streams go on
+            self._over(stream, error)
+            return False
+        self.tokens += 1
+        self._say(tokens)
+        if stream.ended:
+            self._over(stream, None)
+        return stream.ended is None
+
+    def _ran(self, begun_s: float) -> float:
+        now_s = perf_counter()
+        self.busy_s += now_s - begun_s
+        self.pacer.ran(now_s - begun_s, now_s)
+        return now_s - begun_s
+
+    # ------------------------------------------------------------ drafts
+
+    def _speculate(self, stream: Stream) -> bool:
+        """A round of drafting and verifying; False if plain decoding is better now."""
+        most = min(MOST_DRAFTED, self._room(stream) - 1, stream.left - 1)
+        if most < 1 or stream.cache is None:
+            return False
+        guesses = stream.guesses(most)
+        try:
+            if guesses:
+                source = stream.ngram
+                draft = guesses[: source.length(self._costs, len(guesses), free=True)]
+            else:
+                source = stream.draft
+                draft = self._let_draft_write(stream, most)
+            if not draft:
+                return False
+            self._verify(stream, source, draft)
+        except EngineError as error:
+            self._over(stream, error)
+        return True
+
+    def _let_draft_write(self, stream: Stream, most: int) -> list[int]:
+        if self.mode != "draft" or stream.cache is None:
+            return []
+        count = stream.draft.length_or_probe(self._costs, most)
+        if not count:
+            return []
+        begun_s = perf_counter()
+        draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
+        seconds = self._ran(begun_s)
+        stream.decode_s += seconds
+        self._costs.drafted(count, seconds)
+        return draft
+
+    def _verify(self, stream: Stream, source: Acceptance, draft: list[int]) -> None:
+        cache = stream.cache
+        assert cache is not None
+        stream.forecast = None  # the whole draft is judged below
+        before = cache.length
+        begun_s = perf_counter()
+        rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
+        seconds = self._ran(begun_s)
+        stream.decode_s += seconds
+        self._costs.passed(len(rows), seconds)
+        right = 0
+        goes_on = self._advance(stream, rows[0])
+        while goes_on and right < len(draft) and stream.tokens[-1] == draft[right]:
+            right += 1
+            goes_on = self._advance(stream, rows[right])
+        source.judged(right, wrong=goes_on and right < len(draft))
+        stream.drafted += len(draft)
+        stream.accepted += right
+        if goes_on:
+            self._decoder.rewind(cache, before + right + 1)
