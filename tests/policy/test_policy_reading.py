@@ -5,7 +5,8 @@ import pytest
 from policy_files import DESIGN_EXAMPLE, load_text
 
 from trimtab.policy.document import plain
-from trimtab.policy.read import MAX_BYTES, core_value, read_document
+from trimtab.policy.read import MAX_BYTES, read_document
+from trimtab.policy.scalars import core_value
 
 
 def _messages(raw: bytes) -> str:

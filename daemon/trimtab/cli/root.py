@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "pause": ("orders", "pause", "Stop all steps but those for memory safety."),
     "resume": ("orders", "resume", "Start steps again."),
     "models": ("models", "models", "List, build, add, fetch and verify models and variants."),
+    "policy": ("policy", "policy", "Check, test, show, compare and use policies."),
     "config": ("config", "config", "Check and show the configuration."),
 }
 

@@ -37,23 +37,21 @@ def _quantity(unit: Unit) -> Callable[[object], float]:
     return parse
 
 
-def _text_schema(description: str, example: str, *, number: bool = False) -> WithJsonSchema:
+def _text_schema(kind: str, example: str, *, number: bool = False) -> WithJsonSchema:
     """What an editor is told about a quantity."""
-    kind: object = ["string", "number"] if number else ["string", "integer"]
-    return WithJsonSchema({"type": kind, "description": description, "examples": [example]})
+    types = ["string", "number"] if number else ["string", "integer"]
+    return WithJsonSchema({"type": types, "format": kind, "examples": [example]})
 
 
-Duration = Annotated[
-    float, BeforeValidator(_quantity(Unit.SECONDS)), _text_schema("A time.", "30s")
-]
-Size = Annotated[float, BeforeValidator(_quantity(Unit.BYTES)), _text_schema("A size.", "512MiB")]
+Duration = Annotated[float, BeforeValidator(_quantity(Unit.SECONDS)), _text_schema("time", "30s")]
+Size = Annotated[float, BeforeValidator(_quantity(Unit.BYTES)), _text_schema("size", "512MiB")]
 Celsius = Annotated[
-    float, BeforeValidator(_quantity(Unit.CELSIUS)), _text_schema("A temperature.", "80C")
+    float, BeforeValidator(_quantity(Unit.CELSIUS)), _text_schema("temperature", "80C")
 ]
 Ratio = Annotated[
     float,
     BeforeValidator(_quantity(Unit.RATIO)),
-    _text_schema("A share, 0% to 100% or 0 to 1.", "25%", number=True),
+    _text_schema("share", "25%", number=True),
 ]
 Pace = Annotated[Ratio, Field(ge=MIN_PACE_RATIO, le=1)]
 Tokens = Annotated[int, Field(ge=MIN_CONTEXT, le=MAX_CONTEXT)]
@@ -80,7 +78,7 @@ Threshold = Annotated[
     WithJsonSchema(
         {
             "type": ["string", "number", "boolean"],
-            "description": "In the signal's unit.",
+            "format": "value of the signal",
             "examples": ["512MiB", "80C", "10%"],
         }
     ),

@@ -27,21 +27,13 @@ from ruamel.yaml.events import (
 
 from trimtab.policy.document import Entry, Listing, Mapping, Node, Position, Scalar
 from trimtab.policy.problems import Problem, Severity
+from trimtab.policy.scalars import core_value
 
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 5_000
 MAX_ALIASES: Final = 100
 
-_NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE: Final = frozenset({"true", "True", "TRUE"})
-_FALSE: Final = frozenset({"false", "False", "FALSE"})
-_INT: Final = re.compile(r"[-+]?[0-9]{1,40}", re.ASCII)
-_OCTAL: Final = re.compile(r"0o[0-7]{1,40}", re.ASCII)
-_HEX: Final = re.compile(r"0x[0-9a-fA-F]{1,40}", re.ASCII)
-_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
-_INFINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)", re.ASCII)
-_NAN: Final = frozenset({".nan", ".NaN", ".NAN"})
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
 
 
@@ -79,27 +71,6 @@ def read_document(raw: bytes, file: str) -> tuple[Mapping | None, tuple[Problem,
         message = f"found {kind}; a policy is a mapping that starts with 'version: 1'"
         return None, (*builder.problems, builder.problem(node.at.line, node.at.column, message))
     return node, tuple(builder.problems)
-
-
-def core_value(text: str) -> str | int | float | bool | None:
-    """What an unquoted scalar means under YAML 1.2's core schema."""
-    if text in _NULL:
-        return None
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    if _INT.fullmatch(text):
-        return int(text)
-    if _OCTAL.fullmatch(text):
-        return int(text[2:], 8)
-    if _HEX.fullmatch(text):
-        return int(text[2:], 16)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if _INFINITE.fullmatch(text):
-        return float("-inf") if text.startswith("-") else float("inf")
-    return float("nan") if text in _NAN else text
 
 
 def _decode(raw: bytes) -> str:

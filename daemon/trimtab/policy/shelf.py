@@ -30,7 +30,7 @@ class NotFound:
 
 def shipped_folder() -> Path:
     """Where the policies that come with trimtab lie: in the package, or in a source tree."""
-    packaged = Path(__file__).parent / "shipped"
+    packaged = Path(__file__).parents[1] / "_policies"
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / "policies"
 
 

@@ -222,7 +222,7 @@ def _fields_at(loc: PathParts) -> list[str]:
     here: list[Any] = [PolicyFile]
     for step in loc:
         here = [inner for annotation in here for inner in _descend(annotation, step)]
-    parts = [part for annotation in here for part in _parts(annotation)]
+    parts = [part for annotation in here for part in parts_of(annotation)]
     return list(dict.fromkeys(name for part in parts for name in field_names(part)))
 
 
@@ -241,13 +241,14 @@ def _descend(annotation: Any, step: str | int) -> Iterator[Any]:
             get_args(inner)[0] for _, inner in _members(annotation) if get_origin(inner) is list
         )
         return
-    for part in _parts(annotation):
+    for part in parts_of(annotation):
         name = field_names(part).get(step)
         if name is not None:
             yield part.model_fields[name].annotation
 
 
-def _parts(annotation: Any) -> list[type[Part]]:
+def parts_of(annotation: Any) -> list[type[Part]]:
+    """The parts that a field of this type may hold."""
     return [
         inner
         for _, inner in _members(annotation)

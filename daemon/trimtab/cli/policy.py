@@ -1,0 +1,223 @@
+"""`trimtab policy`: check, test, show and compare policies, and change the one in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from trimtab.cli.settings import json_option, loaded, print_json, styled
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import UsageError
+
+EXIT_FAILED: Final = 1
+
+_model_option = click.option(
+    "--model", "model_id", metavar="ID", help="Check against the variants of this model."
+)
+
+
+@click.group()
+def policy() -> None:
+    """Check, test, show and compare policies, and change the one in force.
+
+    A policy is named by its file or, if it lies in the policy folder or comes with trimtab, by its
+    name. `docs/policies.md` explains the language.
+    """
+
+
+@policy.command()
+@click.argument("paths", nargs=-1, metavar="[FILE|FOLDER|NAME]...")
+@_model_option
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context, paths: tuple[str, ...], model_id: str | None, strict: bool, as_json: bool
+) -> None:
+    """Check policies: every error at once, with file, line and what to write instead.
+
+    Without arguments, all policies of the policy folder are checked. Ends with 1 if there is an
+    error.
+    """
+    from trimtab.policy.load import LoadResult
+
+    model = _model(ctx, model_id)
+    folder = loaded(ctx).config.policies
+    results: dict[str, LoadResult] = {}
+    for path in paths or (str(folder),):
+        results.update(_check_one(path, folder, model))
+    bad = [name for name, result in results.items() if result.policy is None]
+    doubtful = [name for name, result in results.items() if result.warnings]
+    if as_json:
+        print_json({"policies": [_result_json(name, one) for name, one in results.items()]})
+    else:
+        _print_results(results)
+    if bad or (strict and doubtful):
+        ctx.exit(EXIT_FAILED)
+
+
+@policy.command()
+@click.argument("name", required=False)
+@json_option
+@click.pass_context
+def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """Show a policy as it counts: every value, and the file and line that it comes from.
+
+    Without NAME, the policy that the configuration names. What is printed is a policy itself.
+    """
+    from trimtab.policy.effective import show_policy
+
+    config = loaded(ctx).config
+    values = _effective(name or config.policy, config.policies)
+    if as_json:
+        print_json(
+            [{"path": list(one.path), "text": one.text, "origin": one.origin} for one in values]
+        )
+        return
+    click.echo(show_policy(values), nl=False)
+
+
+@policy.command()
+@click.argument("before")
+@click.argument("after")
+@json_option
+@click.pass_context
+def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
+    """Compare two policies by what counts: defaults and extended policies included.
+
+    Ends with 1 if they differ.
+    """
+    from trimtab.policy.effective import differences
+
+    folder = loaded(ctx).config.policies
+    changes = differences(_effective(before, folder), _effective(after, folder))
+    if as_json:
+        print_json([asdict(change) for change in changes])
+    elif not changes:
+        click.echo(f"{before} and {after} come to the same.")
+    for change in () if as_json else changes:
+        click.echo(change.path)
+        if change.before:
+            click.echo(styled(f"  - {change.before}", fg="red"))
+        if change.after:
+            click.echo(styled(f"  + {change.after}", fg="green"))
+    if changes:
+        ctx.exit(EXIT_FAILED)
+
+
+@policy.command()
+@click.option("--reference", "as_reference", is_flag=True, help="Markdown for people instead.")
+def schema(as_reference: bool) -> None:
+    """Print the JSON Schema of policies, for editors.
+
+    Put this line first in a policy, and editors with a YAML language server complete and check it:
+
+    # yaml-language-server: $schema=policy.schema.json
+    """
+    from trimtab.policy.reference import json_schema_text, reference
+
+    click.echo(reference() if as_reference else json_schema_text(), nl=False)
+
+
+@policy.command("list")
+@json_option
+@click.pass_context
+def list_policies(ctx: click.Context, as_json: bool) -> None:
+    """List the policies of the policy folder and those that come with trimtab."""
+    from trimtab.policy.load import load_folder
+    from trimtab.policy.shelf import shipped_folder
+
+    config = loaded(ctx).config
+    rows: list[dict[str, Any]] = []
+    for folder in dict.fromkeys((config.policies, shipped_folder())):
+        if not folder.is_dir():
+            continue
+        for path, result in load_folder(folder).items():
+            found = result.policy
+            rows.append(
+                {
+                    "name": found.name if found else path.stem,
+                    "file": str(path),
+                    "description": found.description if found else "has errors",
+                    "in_configuration": bool(found and found.name == config.policy),
+                    "sound": found is not None,
+                }
+            )
+    if as_json:
+        print_json({"policies": rows})
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        mark = "*" if row["in_configuration"] else " "
+        name = styled(f"{row['name']:<{width}}", bold=True, fg=None if row["sound"] else "red")
+        click.echo(f"{mark} {name}  {row['description']}")
+
+
+def _model(ctx: click.Context, model_id: str | None) -> ModelSpec | None:
+    if model_id is None:
+        return None
+    from trimtab.catalog.load import load_catalog
+
+    return load_catalog(loaded(ctx).config.models).model(model_id)
+
+
+def _check_one(path: str, folder: Path, model: ModelSpec | None) -> dict[str, Any]:
+    """The results of one argument: a folder, a file or a name."""
+    from trimtab.policy.load import load_folder, load_policy
+
+    variants = [variant.name for variant in model.variants] if model else None
+    quality = {variant.name: variant.quality for variant in model.variants} if model else None
+    if Path(path).is_dir():
+        results = load_folder(Path(path), catalog_variants=variants, quality_ratios=quality)
+        return {str(file): result for file, result in results.items()}
+    result = load_policy(path, folder, catalog_variants=variants, quality_ratios=quality)
+    return {path: result}
+
+
+def _effective(name: str, folder: Path) -> tuple[Any, ...]:
+    from trimtab.policy.effective import effective_values
+    from trimtab.policy.load import load_policy
+
+    result = load_policy(name, folder, catalog_variants=None)
+    found = result.require()
+    if result.document is None:
+        raise UsageError(f"{name} can't be read")
+    return effective_values(found, result.document)
+
+
+def _print_results(results: dict[str, Any]) -> None:
+    for name, result in results.items():
+        for problem in result.problems:
+            colour = "red" if problem.severity == "error" else "yellow"
+            place, found, rest = problem.text().partition(f" {problem.severity}: ")
+            click.echo(place + styled(found, fg=colour) + rest)
+        if result.policy is not None:
+            click.echo(f"{name}: {styled('ok', fg='green')} (revision {result.policy.revision})")
+    errors = sum(len(result.errors) for result in results.values())
+    warnings = sum(len(result.warnings) for result in results.values())
+    click.echo(
+        f"{_count(len(results), 'policy', 'policies')}, {_count(errors, 'error')}, "
+        f"{_count(warnings, 'warning')}"
+    )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _result_json(name: str, result: Any) -> dict[str, Any]:
+    found = result.policy
+    return {
+        "policy": name,
+        "name": found.name if found else None,
+        "revision": found.revision if found else None,
+        "problems": list(_problems_json(result.problems)),
+    }
+
+
+def _problems_json(problems: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    return (asdict(problem) for problem in problems)
