@@ -29,8 +29,10 @@ from trimtab.runtime.dispatch import Dispatcher, Settings
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.runtime.ticks import Sensors, TickLoop
+from trimtab.serving.carrier import Carrier
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.meter import Meter
+from trimtab.serving.pool import Pool
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
 from trimtab.workers.supervisor import Supervisor
@@ -107,9 +109,11 @@ class Daemon:
         self._draining = False
         state = State(threads=options.threads, next_decision=options.first_decision)
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
-        self.streams = Streams(clock, self.meter, self._protocol_broken)
+        self.pool = Pool()
+        self._carrier = Carrier(self.pool, clock)
+        self.streams = Streams(clock, self.meter, self._carrier, self._protocol_broken)
         self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
-        self.gateway = Gateway(self.streams, clock, self._request_waits)
+        self.gateway = Gateway(self.streams, self._carrier, clock, self._request_waits)
         self.dispatcher = Dispatcher(
             self.supervisor,
             self.streams,
@@ -138,6 +142,7 @@ class Daemon:
     def serve(self, model: ModelSpec | None) -> None:
         """Serve this model from now on."""
         self.dispatcher.configure(model)
+        self._carrier.serve(model)
         self._configure(model, self.controller.policy, self.dispatcher.point.context)
         self.controller.post(ModelChanged(self.clock.monotonic_s(), model))
 
@@ -166,6 +171,7 @@ class Daemon:
         if self._loop_task is not None:
             self._loop_task.cancel()
         await self.dispatcher.close()
+        self.pool.close()
 
     # ------------------------------------------------------------ what is seen
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import RequestError, ServingError, WorkerError
 from trimtab.policy.compiled import Policy
+from trimtab.serving.carrier import Carrier
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
 from trimtab.serving.streams import Streams
+from trimtab.workers.worker import Worker
 
-NO_MODEL_HINT = "Build one with `trimtab models build smollm2-135m`, then it is found by itself."
+RENDER_ATTEMPTS: Final = 3
+NO_MODEL_HINT: Final = "`trimtab models build smollm2-135m` makes one."
 
 
 class Gateway:
@@ -22,12 +25,20 @@ class Gateway:
 
     Args:
         streams: Where admitted requests go.
+        carrier: Finds KV that a request can begin with.
         clock: For arrival times.
         request_waits: Called when a request comes and nothing is loaded.
     """
 
-    def __init__(self, streams: Streams, clock: Clock, request_waits: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        carrier: Carrier,
+        clock: Clock,
+        request_waits: Callable[[], None],
+    ) -> None:
         self._streams = streams
+        self._carrier = carrier
         self._clock = clock
         self._request_waits = request_waits
         self._numbers = itertools.count(1)
@@ -62,9 +73,17 @@ class Gateway:
         policy = self._check(request)
         self.rendering += 1
         try:
-            prompt = await self._render(request, policy.admission.max_wait_s)
+            prompt, worker = await self._render(request, policy.admission.max_wait_s)
+            stream = self._stream(request, policy, prompt, arrived_s)
+            await self._carrier.prepare(stream, worker)
         finally:
             self.rendering -= 1
+        self._streams.add(stream)
+        return stream
+
+    def _stream(
+        self, request: GenerationRequest, policy: Policy, prompt: list[int], arrived_s: float
+    ) -> Stream:
         context = self._context
         if len(prompt) >= context:
             raise RequestError(
@@ -74,7 +93,7 @@ class Gateway:
                 code="context_length_exceeded",
             )
         room = context - len(prompt)
-        stream = Stream(
+        return Stream(
             next(self._numbers),
             request,
             prompt,
@@ -84,8 +103,6 @@ class Gateway:
             at_s=arrived_s,
             on_cancel=self._streams.cancel,
         )
-        self._streams.add(stream)
-        return stream
 
     def _check(self, request: GenerationRequest) -> Policy:
         if self._draining:
@@ -109,8 +126,12 @@ class Gateway:
             )
         return self._policy
 
-    async def _render(self, request: GenerationRequest, max_wait_s: float) -> list[int]:
+    async def _render(
+        self, request: GenerationRequest, max_wait_s: float
+    ) -> tuple[list[int], Worker]:
+        """The prompt's tokens, and the worker that made them."""
         deadline_s = self._clock.monotonic_s() + max_wait_s
+        attempts = 0
         while True:
             if self._streams.active is None:
                 self._request_waits()
@@ -124,13 +145,19 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                return await worker.render(
+                prompt = await worker.render(
                     messages=_plain(request.messages),
                     text=request.text,
                     tools=_plain(request.tools),
                 )
-            except WorkerError:
-                continue  # it died over it; the next one may do
+            except WorkerError as error:
+                attempts += 1  # it died over it; the next one may do
+                if attempts >= RENDER_ATTEMPTS:
+                    raise ServingError(
+                        f"the prompt could not be tokenized: {error.message}", code="worker_failed"
+                    ) from error
+            else:
+                return prompt, worker
 
 
 def _plain(items: Any) -> list[dict[str, Any]] | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from trimtab.errors import TrimtabError
+from trimtab.serving.pool import Lease
 from trimtab.serving.requests import (
     Delta,
     Disclosure,
@@ -66,6 +67,9 @@ class Stream:
         self.revision = revision
         self.state = StreamState.WAITING
         self.worker: Worker | None = None
+        self.lease: Lease | None = None  # of a KV segment; None where the worker has its own KV
+        self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
+        self.losses = 0  # workers that died on it since its last token
         self.detaching = False
         self.arrived_s = at_s
         self.since_s = at_s  # of the state
@@ -145,8 +149,20 @@ class Stream:
         """True after the end."""
         return self.state is StreamState.DONE
 
+    @property
+    def starved(self) -> bool:
+        """True if it can't go on for want of room in the KV pool."""
+        lease = self.lease
+        return bool(self.wanted_tokens) and lease is not None and lease.valid >= lease.granted
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and answer."""
+        return self.prompt + self.generated
+
     def start_message(self) -> Start:
         """What a worker needs to begin, or to go on."""
+        lease = self.lease
         return Start(
             stream=self._id,
             prompt=self.prompt,
@@ -156,6 +172,9 @@ class Stream:
             sampling=self.request.sampling,
             stop=list(self.request.stop),
             ignore_eos=self.request.ignore_eos,
+            segment=lease is not None,
+            valid=lease.valid if lease is not None else 0,
+            granted=lease.granted if lease is not None else 0,
         )
 
     def enter(self, state: StreamState, at_s: float) -> None:
@@ -174,9 +193,19 @@ class Stream:
         self.detaching = False
         self.enter(StreamState.RUNNING, at_s)
 
+    def prefilled(self, tokens: int) -> None:
+        """So many tokens are in the cache."""
+        if self.lease is not None:
+            self.lease.valid = tokens
+
     def take_tokens(self, message: Tokens, at_s: float) -> None:
         """Acknowledge tokens; the caller has checked that none is lost or doubled."""
         self.generated += message.tokens
+        self.losses = 0
+        if self.lease is not None:
+            # The newest token is not in the cache yet: all before it are, since it was computed
+            # from them.
+            self.lease.valid = len(self.prompt) + len(self.generated) - 1
         if message.text:
             self._texts.append(message.text)
         self._logprobs += message.logprobs

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from trimtab.domain.clock import Clock
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
 from trimtab.policy.compiled import Policy
+from trimtab.serving.carrier import Carrier
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.workers.protocol import (
@@ -23,10 +24,14 @@ from trimtab.workers.protocol import (
     Failed,
     Finished,
     FromWorker,
+    Grant,
+    Grow,
     Progress,
     Tokens,
 )
 from trimtab.workers.worker import Worker
+
+LOSSES_MAX: Final = 5
 
 
 class StreamObserver(Protocol):
@@ -51,6 +56,7 @@ class Streams:
     Args:
         clock: For waiting and hold times.
         observer: Measures.
+        carrier: Gives each stream its KV for the worker that it goes to.
         protocol_broken: Told when a worker loses or doubles tokens; it is to be ended.
     """
 
@@ -58,12 +64,15 @@ class Streams:
         self,
         clock: Clock,
         observer: StreamObserver,
+        carrier: Carrier,
         protocol_broken: Callable[[Worker, str], None],
     ) -> None:
         self._clock = clock
         self._observer = observer
+        self._carrier = carrier
         self._protocol_broken = protocol_broken
         self._streams: dict[int, Stream] = {}
+        self._closing: dict[int, tuple[Stream, Worker]] = {}
         self._active: Worker | None = None
         self._policy: Policy | None = None
         self._emptied = asyncio.Event()
@@ -85,11 +94,11 @@ class Streams:
         return [stream for stream in self._streams.values() if stream.worker is worker]
 
     def tokens_held(self) -> int:
-        """Tokens in the KV caches of all running streams."""
+        """Tokens whose KV lies within workers and goes with them: streams without a segment."""
         return sum(
             len(stream.prompt) + len(stream.generated)
             for stream in self._streams.values()
-            if stream.state is StreamState.RUNNING
+            if stream.state is StreamState.RUNNING and stream.lease is None
         )
 
     def busy(self) -> bool:
@@ -99,8 +108,9 @@ class Streams:
     # ------------------------------------------------------------ coming and going
 
     def configure(self, policy: Policy) -> None:
-        """Another policy's admission and hold times apply from now on."""
+        """Another policy's admission, hold times and KV budget apply from now on."""
         self._policy = policy
+        self._carrier.configure(policy)
         self._pump()
 
     def full(self, rendering: int) -> bool:
@@ -120,32 +130,23 @@ class Streams:
 
     def cancel(self, stream: Stream) -> None:
         """The client is gone."""
-        worker = stream.worker
         if stream.done:
             return
-        if worker is not None and worker.alive:
-            try:
-                worker.send(Cancel(stream=stream.id))
-            except WorkerError:
-                pass  # it is gone, and so is what it had of the stream
+        self._take_back(stream)
         stream.finish(FinishReason.CANCELLED, "", self._clock.monotonic_s())
         self._forget(stream)
 
     def fail_all(self, error: Callable[[], TrimtabError]) -> None:
         """End every stream, each with an error of its own (a shutdown's deadline has passed)."""
         for stream in list(self._streams.values()):
-            worker = stream.worker
-            if worker is not None and worker.alive:
-                try:
-                    worker.send(Cancel(stream=stream.id))
-                except WorkerError:
-                    pass
+            self._take_back(stream)
             self._fail(stream, error())
 
     def expire(self) -> None:
         """End what has waited or been held too long; called on each tick."""
         if self._policy is None:
             return
+        self._feed_starved()
         now = self._clock.monotonic_s()
         max_wait_s = self._policy.admission.max_wait_s
         hold_max_s = self._policy.handover.hold_max_s
@@ -207,9 +208,23 @@ class Streams:
         if self._active is worker:
             self._active = None
             self._attached.clear()
-        orphans = self.on(worker)
-        for stream in orphans:
+        for number, (stream, closing) in list(self._closing.items()):
+            if closing is worker:
+                del self._closing[number]
+                self._carrier.ended(stream)
+        orphans = []
+        for stream in self.on(worker):
             stream.resumed += 1
+            stream.losses += 1
+            if stream.losses > LOSSES_MAX:
+                error = EngineError(
+                    f"{stream.losses} workers died on this request one after the other",
+                    code="worker_failed",
+                )
+                stream.worker = None
+                self._fail(stream, error)
+            else:
+                orphans.append(stream)
         self._orphan(orphans)
         self._check_empty(worker)
 
@@ -227,21 +242,20 @@ class Streams:
 
     def said(self, worker: Worker, message: FromWorker) -> None:
         """A worker's message about one of its streams; others' and late ones are ignored."""
-        if not isinstance(message, (Tokens, Finished, Failed, Detached, Progress)):
+        if not isinstance(message, (Tokens, Finished, Failed, Detached, Progress, Grow)):
             return
         stream = self._streams.get(message.stream)
         if stream is None or stream.worker is not worker:
+            self._late(worker, message)
             return
         now = self._clock.monotonic_s()
         match message:
             case Tokens():
-                if message.first != len(stream.generated):
-                    self._protocol_broken(
-                        worker, f"token {message.first} came after {len(stream.generated) - 1}"
-                    )
-                    return
-                stream.take_tokens(message, now)
-                self._observer.produced(stream, len(message.tokens), now)
+                self._take_tokens(stream, worker, message, now)
+            case Progress():
+                stream.prefilled(message.done)
+            case Grow():
+                self._grow(stream, worker, message.tokens)
             case Finished():
                 stream.cached_tokens = max(stream.cached_tokens, message.cached_tokens)
                 stream.finish(FinishReason(message.reason), message.text, now)
@@ -249,15 +263,76 @@ class Streams:
             case Failed():
                 self._fail(stream, EngineError(message.message, code=message.code))
             case Detached():
-                if message.produced != len(stream.generated):
-                    self._protocol_broken(worker, "a stream was handed back with tokens missing")
-                    return
-                self._orphan([stream])
-                self._check_empty(worker)
-            case Progress():
-                pass
+                self._take_over(stream, worker, message)
 
     # ------------------------------------------------------------ inside
+
+    def _take_tokens(self, stream: Stream, worker: Worker, message: Tokens, at_s: float) -> None:
+        if message.first != len(stream.generated):
+            self._protocol_broken(
+                worker, f"token {message.first} came after {len(stream.generated) - 1}"
+            )
+            return
+        stream.take_tokens(message, at_s)
+        self._observer.produced(stream, len(message.tokens), at_s)
+
+    def _take_over(self, stream: Stream, worker: Worker, message: Detached) -> None:
+        if message.produced != len(stream.generated):
+            self._protocol_broken(worker, "a stream was handed back with tokens missing")
+            return
+        self._orphan([stream])
+        self._check_empty(worker)
+
+    def _late(
+        self, worker: Worker, message: Tokens | Finished | Failed | Detached | Progress | Grow
+    ) -> None:
+        """The last word on a stream that was taken back: its KV is nobody's now."""
+        entry = self._closing.get(message.stream)
+        over = isinstance(message, Finished | Failed | Detached)
+        if entry is not None and entry[1] is worker and over:
+            del self._closing[message.stream]
+            self._carrier.ended(entry[0])
+
+    def _take_back(self, stream: Stream) -> None:
+        """Tell the worker to stop. Until it has, it may still write to the stream's segment."""
+        worker = stream.worker
+        if worker is None or not worker.alive:
+            return
+        try:
+            worker.send(Cancel(stream=stream.id))
+        except WorkerError:
+            return  # it is gone, and so is what it had of the stream
+        if stream.lease is not None:
+            self._closing[stream.id] = (stream, worker)
+
+    def _grow(self, stream: Stream, worker: Worker, tokens: int) -> None:
+        if stream.lease is None:
+            return
+        stream.wanted_tokens = tokens
+        if not self._carrier.grant(stream.lease, tokens):
+            return  # it waits; others' ends make room
+        stream.wanted_tokens = 0
+        try:
+            worker.send(Grant(stream=stream.id, tokens=stream.lease.granted))
+        except WorkerError:
+            pass  # its loss is about to be reported
+
+    def _feed_starved(self) -> None:
+        """Streams that wait for room in the KV pool get it, or the youngest gives way."""
+        running = self._in_state(StreamState.RUNNING)
+        for stream in running:
+            if stream.wanted_tokens and stream.worker is not None:
+                self._grow(stream, stream.worker, stream.wanted_tokens)
+        starved = [stream for stream in running if stream.starved]
+        if starved and len(starved) == len(running):
+            stream = starved[-1]
+            self._take_back(stream)
+            error = ServingError(
+                "the KV pool is full, and this conversation is the youngest",
+                code="kv_pool_full",
+                retry_after_s=10,
+            )
+            self._fail(stream, error)
 
     def _orphan(self, streams: Iterable[Stream]) -> None:
         now = self._clock.monotonic_s()
@@ -273,6 +348,8 @@ class Streams:
 
     def _forget(self, stream: Stream) -> None:
         self._streams.pop(stream.id, None)
+        if stream.id not in self._closing:
+            self._carrier.ended(stream)
         self._observer.ended(stream, self._clock.monotonic_s())
         self._emptied.set()
         self._pump()
@@ -302,9 +379,14 @@ class Streams:
 
     def _start(self, stream: Stream, worker: Worker) -> bool:
         try:
-            worker.send(stream.start_message())
+            self._carrier.bring(stream, worker)
+            descriptors = [] if stream.lease is None else [stream.lease.segment.descriptor]
+            worker.send(stream.start_message(), descriptors)
         except WorkerError:
             return False  # its loss is about to be reported, and another will be attached
+        except ServingError as error:
+            self._fail(stream, error)
+            return True
         now = self._clock.monotonic_s()
         stream.served_by(worker, now)
         self._observer.started(stream, now)

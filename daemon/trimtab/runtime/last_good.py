@@ -1,0 +1,66 @@
+"""The last good policy on disk, whole in one file: what a start falls back on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from trimtab.domain.models import ModelSpec
+from trimtab.policy.compiled import Policy
+from trimtab.policy.effective import effective_values, show_policy
+from trimtab.policy.load import LoadResult, compile_text
+from trimtab.telemetry.state import read_state, write_state
+
+FILE: Final = "last-good-policy.json"
+VERSION: Final = 1
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What is kept.
+
+    Attributes:
+        name: The policy's name.
+        revision: Of the files that it was made of; what status goes on showing.
+        text: The effective policy as YAML: needs no other file.
+    """
+
+    name: str
+    revision: str
+    text: str
+
+
+def save_last_good(state: Path, result: LoadResult) -> None:
+    """Keep a policy that has come in force.
+
+    Raises:
+        StateError: It can't be written.
+    """
+    policy, document = result.policy, result.document
+    if policy is None or document is None:
+        return
+    text = show_policy(effective_values(policy, document))
+    write_state(state / FILE, _Saved(policy.name, policy.revision, text), VERSION)
+
+
+def load_last_good(state: Path, model: ModelSpec | None) -> Policy | None:
+    """The policy that was kept; None if there is none that can be used on this device.
+
+    Raises:
+        StateError: The file is damaged.
+    """
+    saved = read_state(state / FILE, _Saved, VERSION)
+    if saved is None:
+        return None
+    result = compile_text(saved.text.encode(), str(state / FILE), *variants_of(model))
+    return None if result.policy is None else replace(result.policy, revision=saved.revision)
+
+
+def variants_of(model: ModelSpec | None) -> tuple[list[str] | None, dict[str, float]]:
+    """Names and quality of a model's variants, as the compiler takes them."""
+    if model is None:
+        return None, {}
+    names = [variant.name for variant in model.variants]
+    return names, {variant.name: variant.quality for variant in model.variants}

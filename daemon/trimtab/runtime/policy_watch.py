@@ -1,0 +1,325 @@
+"""The policy in force: where it comes from, and how it is changed while streams run.
+
+One owner, one way in: whatever asks for another look (a change on disk, SIGHUP, the API, a
+schedule) goes through `reload`. A bad file never takes the place of a good policy; it makes the
+policy in force *stale*, with the error to be seen, until the file is good again.
+
+Changes are noticed by hashing the content of every file that the policy is made of. inotify makes
+that quick, polling makes it certain: a swapped link, a file that vanishes and comes back, a
+filesystem without inotify. A file that is being written is left alone until it has been the same
+for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import PolicyError, StateError, TrimtabError
+from trimtab.policy.compiled import Policy
+from trimtab.policy.load import LoadResult, load_policy
+from trimtab.policy.read import MAX_BYTES
+from trimtab.runtime.inotify import Inotify, folders_of, open_inotify
+from trimtab.runtime.last_good import load_last_good, save_last_good, variants_of
+from trimtab.runtime.policy_schedule import entry_in_force
+from trimtab.serving.control import PolicyView
+
+POLL_S: Final = 0.5
+POLL_WITH_INOTIFY_S: Final = 2.0
+QUIET_S: Final = 0.08
+QUIET_AT_MOST_S: Final = 0.5
+
+
+class Target(Protocol):
+    """What puts a policy in force."""
+
+    def put_in_force(self, policy: Policy) -> None:
+        """Apply another policy between two ticks."""
+
+
+class PolicyWatch:
+    """Keeps the policy in force up to date with its files and its schedule.
+
+    Args:
+        name: Of the policy, or a path.
+        folder: Where policies are.
+        state: State directory, for the last good policy.
+        log: A structlog logger.
+        clock: Wall time for schedules, and waiting.
+        notify: Gives an inotify instance, or None for polling alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        state: Path,
+        log: Any,
+        clock: Clock,
+        notify: Callable[[], Inotify | None] = open_inotify,
+    ) -> None:
+        self._name = name
+        self._folder = folder
+        self._state = state
+        self._log = log
+        self._clock = clock
+        self._notify = notify
+        self._target: Target | None = None
+        self._model: ModelSpec | None = None
+        self._base: Policy | None = None
+        self._others: dict[str, Policy] = {}
+        self._in_force: Policy | None = None
+        self._path = ""
+        self._error = ""
+        self._files: tuple[Path, ...] = ()
+        self._seen = b""
+        self._wake = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+
+    # ------------------------------------------------------------ start
+
+    def load(self, model: ModelSpec | None) -> Policy:
+        """The policy to start with: from its file, or the last good one if the file is bad.
+
+        Raises:
+            PolicyError: The file is bad, and there is no last good policy.
+        """
+        self._model = model
+        read = self._read(self._name)
+        try:
+            self._accept(read)
+        except PolicyError as error:
+            self._base = self._last_good()
+            if self._base is None:
+                raise
+            self._error = error.message
+            self._log.error(
+                "policy_bad_at_start", policy=self._name, error=error.message, fallback="last good"
+            )
+        return self._choose()
+
+    def connect(self, target: Target) -> None:
+        """Who is told of another policy."""
+        self._target = target
+
+    # ------------------------------------------------------------ what people see and order
+
+    def view(self) -> PolicyView:
+        """For status: the policy in force, and whether its file says otherwise."""
+        policy = self._in_force
+        assert policy is not None
+        return PolicyView(
+            name=policy.name,
+            revision=policy.revision,
+            description=policy.description,
+            path=self._path,
+            stale=bool(self._error),
+            error=self._error,
+        )
+
+    async def reload(self) -> PolicyView:
+        """Look again, now.
+
+        Raises:
+            PolicyError: The file is bad; the policy in force stays.
+        """
+        return await self._change(self._name)
+
+    async def use(self, name: str) -> PolicyView:
+        """Put another policy in force, by its name; it is watched from then on.
+
+        Raises:
+            PolicyError: It is bad or isn't there; the policy in force stays, and stays watched.
+        """
+        if "/" in name:
+            raise PolicyError(f"{name!r} is no name of a policy", hint="`trimtab policy list`")
+        return await self._change(name)
+
+    def reload_soon(self) -> None:
+        """Have the watch look again at once; for signal handlers. Faults are logged."""
+        self._seen = b""
+        self._wake.set()
+
+    # ------------------------------------------------------------ the watch
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        inotify = self._notify()
+        loop = asyncio.get_running_loop()
+        if inotify is not None:
+            loop.add_reader(inotify.fileno(), self._something_happened, inotify)
+        try:
+            while True:
+                if inotify is not None:
+                    inotify.watch(await asyncio.to_thread(_folders, self._files))
+                await self._look()
+                await self._wait(POLL_S if inotify is None else POLL_WITH_INOTIFY_S)
+        finally:
+            if inotify is not None:
+                loop.remove_reader(inotify.fileno())
+                inotify.close()
+
+    async def _look(self) -> None:
+        """One look at files and schedule."""
+        now = await asyncio.to_thread(_content_hash, self._files)
+        if now != self._seen:
+            await self._settled(now)
+            try:
+                view = await self.reload()
+            except TrimtabError as error:
+                self._log.warning("policy_bad", policy=self._name, error=error.message)
+            else:
+                self._log.info("policy_read", policy=view.name, revision=view.revision)
+        else:
+            self._apply()
+
+    async def _settled(self, now: bytes) -> None:
+        """Wait until what is written has been the same for a moment, but not for ever."""
+        waited_s = 0.0
+        while waited_s < QUIET_AT_MOST_S:
+            await self._clock.sleep(QUIET_S)
+            waited_s += QUIET_S
+            later = await asyncio.to_thread(_content_hash, self._files)
+            if later == now:
+                return
+            now = later
+
+    async def _wait(self, seconds: float) -> None:
+        """Until something happens, or for this long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+    def _something_happened(self, inotify: Inotify) -> None:
+        if inotify.drain():
+            self._wake.set()
+
+    # ------------------------------------------------------------ inside
+
+    async def _change(self, name: str) -> PolicyView:
+        """Read a policy and its scheduled ones off the loop, and put what holds in force."""
+        async with self._one_at_a_time:
+            read = await asyncio.to_thread(self._read, name)
+            if name == self._name:
+                self._seen = read.content
+            try:
+                self._accept(read)
+            except PolicyError as error:
+                if name == self._name:
+                    self._error = error.message
+                    self._files = read.files or self._files
+                raise
+            self._name = name
+            self._apply()
+        return self.view()
+
+    def _read(self, name: str) -> _Read:
+        """Everything that the policy needs. Blocking; called in a thread."""
+        names, ratios = variants_of(self._model)
+        result = load_policy(name, self._folder, catalog_variants=names, quality_ratios=ratios)
+        others: dict[str, LoadResult] = {}
+        if result.policy is not None:
+            beside = result.files[0].parent
+            for entry in result.policy.schedule:
+                others[entry.policy] = load_policy(
+                    entry.policy, beside, catalog_variants=names, quality_ratios=ratios
+                )
+        files = dict.fromkeys(
+            (*result.files, *(file for other in others.values() for file in other.files))
+        )
+        return _Read(result, others, tuple(files), _content_hash(files))
+
+    def _accept(self, read: _Read) -> None:
+        """Take over what was read, if all of it is good.
+
+        Raises:
+            PolicyError: It isn't.
+        """
+        base = read.result.require()
+        others = {name: other.require() for name, other in read.others.items()}
+        self._base, self._others = base, others
+        self._files, self._seen = read.files, read.content
+        self._path = str(read.files[0]) if read.files else ""
+        self._error = ""
+        try:
+            save_last_good(self._state, read.result)
+        except StateError as error:
+            self._log.warning("last_good_not_kept", error=error.message, hint=error.hint)
+
+    def _apply(self) -> None:
+        """Put in force what holds now, if that is another policy than before."""
+        before = self._in_force
+        chosen = self._choose()
+        if self._target is not None and chosen is not before:
+            self._target.put_in_force(chosen)
+
+    def _choose(self) -> Policy:
+        """The configured policy, or the one that its schedule has for this moment.
+
+        A policy of unchanged content stays the very same value, so that nothing is applied again.
+        """
+        base = self._base
+        assert base is not None
+        entry = entry_in_force(base.schedule, self._clock.wall_s()) if base.schedule else None
+        chosen = self._others.get(entry.policy, base) if entry is not None else base
+        now = self._in_force
+        if now is None or (now.name, now.revision) != (chosen.name, chosen.revision):
+            self._in_force = chosen
+        assert self._in_force is not None
+        return self._in_force
+
+    def _last_good(self) -> Policy | None:
+        try:
+            return load_last_good(self._state, self._model)
+        except StateError as error:
+            self._log.warning("last_good_unusable", error=error.message, hint=error.hint)
+            return None
+
+
+class _Read:
+    """What one look found.
+
+    Args:
+        result: The policy.
+        others: The policies of its schedule, by name.
+        files: Everything that all of them are made of.
+        content: Hash of those files.
+    """
+
+    def __init__(
+        self,
+        result: LoadResult,
+        others: dict[str, LoadResult],
+        files: tuple[Path, ...],
+        content: bytes,
+    ) -> None:
+        self.result = result
+        self.others = others
+        self.files = files
+        self.content = content
+
+
+def _content_hash(files: Iterable[Path]) -> bytes:
+    """Hash of all files' content; one that can't be read counts as such."""
+    digest = sha256()
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                content = b"\x01" + stream.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            content = b"\x00" + str(getattr(error, "errno", "")).encode()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.digest()
+
+
+def _folders(files: Iterable[Path]) -> set[Path]:
+    return {folder for file in files for folder in folders_of(file)}

@@ -1,0 +1,144 @@
+"""How a stream's KV gets to the worker that it goes to: carried over, or computed again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from trimtab.domain.clock import Clock
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.errors import ServingError
+from trimtab.policy.compiled import Carry, Policy, Share
+from trimtab.serving.pool import Lease, Pool, shape_of
+from trimtab.serving.stream import Stream
+from trimtab.workers.worker import Worker
+
+OWN_KV: Final = "kv"
+COPY_TAIL_TOKENS: Final = 64
+"""An idle conversation with more than this beyond the shared prefix is copied, not taken over."""
+
+
+class Carrier:
+    """Gives streams their KV.
+
+    A segment is carried over where tokenizer, KV shape and rope settings are the same and the
+    policy has KV cross in that direction; else the new worker computes prompt and answer again.
+    After a crash the same variant always goes on from the segment.
+
+    Args:
+        pool: Where segments come from.
+        clock: For the age of idle segments.
+    """
+
+    def __init__(self, pool: Pool, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._model: ModelSpec | None = None
+        self._policy: Policy | None = None
+
+    def serve(self, model: ModelSpec | None) -> None:
+        """The model whose conversations these are; those of another one are given back."""
+        if model != self._model:
+            self._pool.release_all()
+        self._model = model
+
+    def configure(self, policy: Policy) -> None:
+        """The policy's budget and directions apply from now on."""
+        self._policy = policy
+        self._pool.configure(policy.kv.pool_bytes)
+
+    def bring(self, stream: Stream, worker: Worker) -> None:
+        """Give the stream what it needs to begin, or go on, in this worker.
+
+        Raises:
+            ServingError: The pool has no room for it.
+        """
+        model, ready = self._model, worker.ready
+        if model is None or ready is None or ready.decoder != OWN_KV:
+            self._drop(stream)
+            return
+        variant = worker.variant
+        lease = stream.lease
+        if lease is not None and lease.fingerprint != variant.fingerprint:
+            self._drop(stream)
+            lease = None
+        if lease is None:
+            stream.lease = self._lease(stream, model, variant)
+        elif stream.variants and self._replays(model, stream.variants[-1], variant):
+            lease.valid = 0
+        stream.wanted_tokens = 0
+
+    def grant(self, lease: Lease, tokens: int) -> bool:
+        """Reserve room for a stream that grows; False if there is none now."""
+        return self._pool.grant(lease, tokens)
+
+    def ended(self, stream: Stream) -> None:
+        """The stream is over and no worker writes for it: its KV waits for the next turn."""
+        if stream.lease is not None:
+            self._pool.retire(stream.lease, stream.tokens, self._clock.monotonic_s())
+            stream.lease = None
+
+    async def prepare(self, stream: Stream, worker: Worker) -> None:
+        """Look for KV that a new stream can begin with; copies what another may still need."""
+        policy, ready = self._policy, worker.ready
+        if policy is None or ready is None or ready.decoder != OWN_KV:
+            return
+        everyone = policy.kv.share is Share.ALL
+        user, fingerprint = stream.request.user, worker.variant.fingerprint
+        # The last token of the prompt is always computed: its logits are the first answer.
+        found = self._pool.find(stream.prompt[:-1], fingerprint, user, everyone=everyone)
+        if found is None:
+            return
+        idle, length = found
+        source = self._pool.take(idle, length, user)
+        if len(idle.tokens) - length <= COPY_TAIL_TOKENS:
+            stream.lease = source
+            return
+        try:
+            await self._copy(stream, source, length)
+        except ServingError:
+            pass  # no room for a copy: the prompt is computed
+        finally:
+            source.valid = len(idle.tokens)
+            self._pool.retire(source, idle.tokens, self._clock.monotonic_s())
+
+    async def _copy(self, stream: Stream, source: Lease, length: int) -> None:
+        segment = source.segment
+        lease = self._pool.open(
+            segment.shape, segment.capacity, source.fingerprint, source.user, length
+        )
+        copying = asyncio.ensure_future(asyncio.to_thread(segment.copy_into, lease.segment, length))
+        try:
+            await asyncio.shield(copying)
+        except BaseException:
+            # The thread can't be stopped: neither descriptor may be closed under it.
+            await asyncio.wait([copying])
+            self._pool.drop(lease)
+            raise
+        lease.valid = length
+        stream.lease = lease
+
+    def _lease(self, stream: Stream, model: ModelSpec, variant: VariantSpec) -> Lease:
+        # One capacity for all, so that any conversations can be decoded together; what isn't
+        # written isn't committed.
+        return self._pool.open(
+            shape_of(model, variant),
+            model.context_length,
+            variant.fingerprint,
+            stream.request.user,
+            len(stream.tokens) + 1,
+        )
+
+    def _drop(self, stream: Stream) -> None:
+        if stream.lease is not None:
+            self._pool.drop(stream.lease)
+            stream.lease = None
+
+    def _replays(self, model: ModelSpec, before: str, variant: VariantSpec) -> bool:
+        """True if the policy wants KV computed again in this direction."""
+        earlier = model.variant(before)
+        if earlier is None or self._policy is None or earlier.name == variant.name:
+            return False
+        up = variant.quality > earlier.quality
+        handover = self._policy.handover
+        return (handover.up if up else handover.down) is Carry.REPLAY

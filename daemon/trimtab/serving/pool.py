@@ -1,0 +1,265 @@
+"""The KV pool: a budget of its own, with a ledger of who may take what of it.
+
+Memory is reserved before it is written: a stream is granted tokens in steps, and a worker never
+writes beyond the grant. What conversations that have ended left behind (idle segments) is kept for
+their next turn as long as nobody needs the room, and goes least recently used first. A worker's
+death changes nothing here: KV stays charged until its segment is cut or closed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from trimtab.domain.kv import KvShape
+from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
+from trimtab.errors import ServingError
+from trimtab.serving.segments import Segment
+
+GRANT_TOKENS: Final = 256
+REUSE_MIN_TOKENS: Final = 16
+IDLE_MAX: Final = 64
+
+
+@dataclass(slots=True)
+class Lease:
+    """A stream's claim on the pool.
+
+    Attributes:
+        segment: Its KV segment.
+        fingerprint: Of tokenizer, KV shape and rope settings: who may read it.
+        user: Whose it is; None if unknown.
+        granted: Tokens that may be written.
+        valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
+    """
+
+    segment: Segment
+    fingerprint: str
+    user: int | None
+    granted: int = 0
+    valid: int = 0
+
+
+@dataclass(slots=True)
+class Idle:
+    """What a conversation left behind.
+
+    Attributes:
+        lease: Its claim; nothing beyond its valid length is committed.
+        tokens: The token ids whose KV it holds.
+        used_s: When it was last used.
+    """
+
+    lease: Lease
+    tokens: array[int]
+    used_s: float
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the pool holds, in bytes; for status and the planner."""
+
+    leased: int = 0
+    idle: int = 0
+    idle_count: int = 0
+    reused_tokens: int = 0
+    evicted: int = field(default=0)
+
+
+def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
+    """The shape of a variant's KV cache."""
+    position = int(model.head_size * KV_DTYPE_BYTES[variant.kv_dtype])
+    return KvShape(model.layers, model.kv_heads, position)
+
+
+class Pool:
+    """All KV segments of the daemon."""
+
+    def __init__(self) -> None:
+        self._cap_bytes: int | None = None
+        self._leases: list[Lease] = []
+        self._idle: list[Idle] = []
+        self._reused_tokens = 0
+        self._evicted = 0
+
+    def configure(self, cap_bytes: int | None) -> None:
+        """The budget; None: as much as the memory limit leaves."""
+        self._cap_bytes = cap_bytes
+        if cap_bytes is not None:
+            self.release(self._charged() - cap_bytes)
+
+    # ------------------------------------------------------------ streams
+
+    def open(
+        self, shape: KvShape, capacity: int, fingerprint: str, user: int | None, tokens: int
+    ) -> Lease:
+        """A new segment with a grant for its first tokens.
+
+        Raises:
+            ServingError: The budget or the machine has no room (503 ``kv_pool_full``).
+        """
+        lease = Lease(Segment(shape, capacity), fingerprint, user)
+        self._leases.append(lease)
+        if not self.grant(lease, tokens):
+            self.drop(lease)
+            raise ServingError(
+                f"the KV pool has no room for a conversation of {tokens} tokens",
+                code="kv_pool_full",
+                retry_after_s=5,
+            )
+        return lease
+
+    def grant(self, lease: Lease, tokens: int) -> bool:
+        """Reserve room for at least so many tokens; idle segments make way.
+
+        Returns:
+            False if the budget has no room; the grant is what it was.
+        """
+        wanted = min(_stepped(tokens), lease.segment.capacity)
+        if wanted <= lease.granted:
+            return True
+        more = _bytes(lease, wanted) - _bytes(lease, lease.granted)
+        if self._cap_bytes is not None:
+            short = self._charged() + more - self._cap_bytes
+            if short > 0 and self.release(short) < short:
+                return False
+        lease.granted = wanted
+        return True
+
+    def drop(self, lease: Lease) -> None:
+        """Give a stream's segment back to the system."""
+        if lease in self._leases:
+            self._leases.remove(lease)
+        lease.segment.close()
+
+    def retire(self, lease: Lease, tokens: Sequence[int], at_s: float) -> None:
+        """The stream has ended: keep what is valid for the conversation's next turn."""
+        if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
+            self.drop(lease)
+            return
+        self._leases.remove(lease)
+        lease.granted = lease.valid
+        lease.segment.cut(lease.valid)
+        self._idle.append(Idle(lease, array("I", tokens[: lease.valid]), at_s))
+        while len(self._idle) > IDLE_MAX:
+            self._evict(self._oldest())
+
+    # ------------------------------------------------------------ reuse
+
+    def find(
+        self, prompt: Sequence[int], fingerprint: str, user: int | None, *, everyone: bool
+    ) -> tuple[Idle, int] | None:
+        """The idle segment that shares the longest prefix with a prompt, and how long it is.
+
+        Args:
+            prompt: Token ids.
+            fingerprint: Of the variant that is to go on.
+            user: Whose conversation it is.
+            everyone: Whether other users' conversations may serve too.
+        """
+        wanted = array("I", prompt)
+        best: tuple[Idle, int] | None = None
+        for idle in self._idle:
+            lease = idle.lease
+            if lease.fingerprint != fingerprint or not (everyone or lease.user == user):
+                continue
+            length = common_prefix(wanted, idle.tokens)
+            if length >= REUSE_MIN_TOKENS and (best is None or length > best[1]):
+                best = (idle, length)
+        return best
+
+    def take(self, idle: Idle, length: int, user: int | None) -> Lease:
+        """Go on with an idle segment: its first ``length`` tokens are valid."""
+        self._idle.remove(idle)
+        lease = idle.lease
+        lease.user = user
+        lease.valid = length
+        lease.granted = max(length, lease.granted)
+        self._leases.append(lease)
+        self._reused_tokens += length
+        return lease
+
+    # ------------------------------------------------------------ relief
+
+    def release(self, wanted_bytes: int) -> int:
+        """Drop idle segments, least recently used first, until so much has been given back.
+
+        Returns:
+            Bytes given back, as the kernel counts them.
+        """
+        freed = 0
+        while self._idle and freed < wanted_bytes:
+            freed += self._evict(self._oldest())
+        return freed
+
+    def release_all(self) -> int:
+        """Drop every idle segment."""
+        return self.release(self._idle_bytes() + 1)
+
+    def trim(self, lease: Lease) -> int:
+        """Give back what a stream has been granted and not used; the grant shrinks with it."""
+        lease.granted = lease.valid
+        return lease.segment.cut(lease.valid)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.release_all()
+        for lease in list(self._leases):
+            self.drop(lease)
+
+    def ledger(self) -> Ledger:
+        """What is held now, measured."""
+        return Ledger(
+            leased=sum(lease.segment.committed_bytes() for lease in self._leases),
+            idle=self._idle_bytes(),
+            idle_count=len(self._idle),
+            reused_tokens=self._reused_tokens,
+            evicted=self._evicted,
+        )
+
+    def leases(self) -> Iterable[Lease]:
+        """The streams' claims."""
+        return tuple(self._leases)
+
+    # ------------------------------------------------------------ inside
+
+    def _charged(self) -> int:
+        """What the ledger says: grants of streams, used or not, and what idle segments hold."""
+        return sum(_bytes(lease, lease.granted) for lease in self._leases) + self._idle_bytes()
+
+    def _idle_bytes(self) -> int:
+        return sum(_bytes(idle.lease, idle.lease.valid) for idle in self._idle)
+
+    def _oldest(self) -> Idle:
+        return min(self._idle, key=lambda idle: idle.used_s)
+
+    def _evict(self, idle: Idle) -> int:
+        self._idle.remove(idle)
+        committed = idle.lease.segment.committed_bytes()
+        # Punched first: a worker that still maps it must not keep the memory.
+        idle.lease.segment.cut(0)
+        idle.lease.segment.close()
+        self._evicted += 1
+        return committed
+
+
+def common_prefix(one: array[int], other: array[int]) -> int:
+    """Length of the longest common prefix, by bisection over comparisons of slices."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _stepped(tokens: int) -> int:
+    return -(-tokens // GRANT_TOKENS) * GRANT_TOKENS
+
+
+def _bytes(lease: Lease, tokens: int) -> int:
+    return tokens * lease.segment.shape.token_bytes

@@ -1,0 +1,130 @@
+"""KV segments: the cache of one conversation as a descriptor that the controller owns.
+
+The controller never maps one: it sizes, seals, punches, copies and measures through descriptors
+(ftruncate, fcntl, fallocate, sendfile, fstat). Workers map them. A segment outlives any worker, so
+killing a worker gives no KV back: that takes `cut` or `close`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from trimtab.domain.kv import KvShape
+from trimtab.errors import ServingError
+
+_FALLOC_FL_KEEP_SIZE: Final = 1
+_FALLOC_FL_PUNCH_HOLE: Final = 2
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_BLOCK_BYTES: Final = 512
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_fallocate: Final = _libc.fallocate64 if hasattr(_libc, "fallocate64") else _libc.fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class Segment:
+    """The KV cache of one conversation, in a sealed memfd.
+
+    Sealed against growing and shrinking, so that no worker can be killed by SIGBUS through a change
+    of its size; punching holes still works. Sparse: what was never written takes no memory.
+
+    Args:
+        shape: Of the model's KV cache.
+        tokens: How many it must be able to hold; rounded up to whole pages per row.
+
+    Raises:
+        ServingError: The kernel gives no memory or no descriptor.
+    """
+
+    def __init__(self, shape: KvShape, tokens: int) -> None:
+        self.shape = shape
+        self.capacity = shape.aligned_capacity(tokens, mmap.PAGESIZE)
+        self.size_bytes = shape.segment_bytes(self.capacity)
+        try:
+            self._descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            raise _refused(error) from error
+        try:
+            os.ftruncate(self._descriptor, self.size_bytes)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise _refused(error) from error
+        self._open = True
+
+    @property
+    def descriptor(self) -> int:
+        """To be passed to a worker; it stays ours."""
+        return self._descriptor
+
+    def committed_bytes(self) -> int:
+        """Memory that it really takes now, as the kernel counts it."""
+        return os.fstat(self._descriptor).st_blocks * _BLOCK_BYTES if self._open else 0
+
+    def predicted_bytes(self, tokens: int) -> int:
+        """Memory that it takes with so many positions written."""
+        return self.shape.committed_bytes(tokens, self.capacity, mmap.PAGESIZE)
+
+    def cut(self, tokens: int) -> int:
+        """Give back the memory of all positions from ``tokens`` on.
+
+        Returns:
+            Bytes given back, measured.
+
+        Raises:
+            ServingError: The kernel refuses.
+        """
+        before = self.committed_bytes()
+        if tokens <= 0:
+            self._punch(0, self.size_bytes)
+        else:
+            for span in self.shape.punches(tokens, self.capacity, mmap.PAGESIZE):
+                self._punch(span.offset, span.length)
+        return before - self.committed_bytes()
+
+    def copy_into(self, other: Segment, tokens: int) -> None:
+        """Copy the first positions into another segment of the same shape and capacity.
+
+        Blocks for some ten milliseconds per thousand tokens: call it off the loop.
+
+        Raises:
+            ServingError: The kernel refuses, or there is no memory.
+        """
+        try:
+            for span in self.shape.rows(0, tokens, self.capacity):
+                self._copy_span(other, span.offset, span.length)
+        except OSError as error:
+            raise _refused(error) from error
+
+    def close(self) -> None:
+        """Give everything back as soon as no worker maps it any more."""
+        if self._open:
+            self._open = False
+            os.close(self._descriptor)
+
+    def _copy_span(self, other: Segment, offset: int, length: int) -> None:
+        os.lseek(other._descriptor, offset, os.SEEK_SET)
+        end = offset + length
+        while offset < end:
+            copied = os.sendfile(other._descriptor, self._descriptor, offset, end - offset)
+            if copied == 0:
+                raise OSError(5, "the segment ended early")
+            offset += copied
+
+    def _punch(self, offset: int, length: int) -> None:
+        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+        if _fallocate(self._descriptor, mode, offset, length) != 0:
+            number = ctypes.get_errno()
+            raise _refused(OSError(number, os.strerror(number)))
+
+
+def _refused(error: OSError) -> ServingError:
+    return ServingError(
+        f"there is no room for a conversation's KV cache: {error.strerror}",
+        code="kv_unavailable",
+        retry_after_s=5,
+    )
