@@ -132,7 +132,7 @@ def check_same_model(inspected: Sequence[Inspected]) -> None:
                 ("vocabulary", first.facts.vocabulary, other.facts.vocabulary),
                 ("architecture", first.facts.architecture, other.facts.architecture),
                 ("shape of the KV cache", first.facts.kv, other.facts.kv),
-                ("rope settings", first.facts.rope, other.facts.rope),
+                ("rope settings", *_comparable_ropes(first.facts, other.facts)),
             )
             if a != b
         ]
@@ -142,6 +142,11 @@ def check_same_model(inspected: Sequence[Inspected]) -> None:
                 f"model: they differ in {' and '.join(differences)}",
                 hint="Add them as two models, each with an --id of its own.",
             )
+
+
+def _comparable_ropes(a: GraphFacts, b: GraphFacts) -> tuple[object, object]:
+    """Tables of two number types round differently; their caches differ anyway."""
+    return (a.rope, b.rope) if a.kv_dtype == b.kv_dtype else (None, None)
 
 
 def by_precision(inspected: Inspected) -> tuple[int, int, str]:

@@ -89,26 +89,30 @@ def _make_venv(folder: Path) -> None:
 
 
 def _install_torch(python: Path, progress: Progress) -> None:
-    """Install the CPU build if pip can see one, else the general one, saying its size."""
-    with progress.step(f"Install torch {TORCH}") as note:
-        try:
-            _pip(python, ["install", f"torch=={TORCH}+cpu"], "install torch's CPU build", note)
+    """Install the CPU build if pip can see one, else the general one, saying what is coming."""
+    with progress.step(f"Install torch {TORCH} (CPU build)") as note:
+        if _cpu_torch(python, note):
             return
-        except BuildError as error:
-            if "No matching distribution" not in error.hint:
-                raise
-    size = (
-        "with CUDA libraries, 3 to 4 GB to download"
-        if platform.machine() == "x86_64"
-        else ("about 200 MB to download")
-    )
+    size = "about 200 MB"
+    if platform.machine() == "x86_64":
+        size = "several GB, since on this kind of machine it comes with CUDA's libraries"
     progress.say(
-        f"pip sees no CPU build of torch {TORCH}; the general build is taken instead ({size}). "
-        "To spare it, stop now with Ctrl-C, and name a folder or index that has the CPU build in "
+        f"pip sees no CPU build of torch {TORCH}; the general build is downloaded now: {size}. "
+        "To spare it, stop with Ctrl-C, and name a folder or index that has the CPU build in "
         "PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL."
     )
-    with progress.step(f"Install torch {TORCH} (the general build)") as note:
+    with progress.step(f"Install torch {TORCH} (general build)") as note:
         _pip(python, ["install", f"torch=={TORCH}"], "install torch", note)
+
+
+def _cpu_torch(python: Path, note: Callable[[str], None]) -> bool:
+    try:
+        _pip(python, ["install", f"torch=={TORCH}+cpu"], "install torch's CPU build", note)
+    except BuildError as error:
+        if "No matching distribution" not in error.hint:
+            raise
+        return False
+    return True
 
 
 def _pip(python: Path, arguments: list[str], what: str, note: Callable[[str], None]) -> None:

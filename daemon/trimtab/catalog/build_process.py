@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Final
 
 from trimtab.errors import BuildError
 
-TAIL_LINES: Final = 12
+KEPT_LINES: Final = 2000
 END_DEADLINE_S: Final = 5.0
 
 
@@ -39,9 +40,10 @@ def run(
         environ: Added to our environment.
 
     Raises:
-        BuildError: It can't be started or says that it failed; with its last lines.
+        BuildError: It can't be started or says that it failed. The hint is its last line, and
+            the file in which all that it printed is kept.
     """
-    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    tail: deque[str] = deque(maxlen=KEPT_LINES)
     try:
         child = subprocess.Popen(
             list(argv),
@@ -68,7 +70,17 @@ def run(
     finally:
         _end(child)
     if status != 0:
-        raise BuildError(f"can't {what}: {_cause(status)}", hint="\n  ".join(tail))
+        raise BuildError(f"can't {what}: {_cause(status)}", hint=_hint(tail))
+
+
+def _hint(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="trimtab-", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.write("\n".join(lines) + "\n")
+    return f"{lines[-1]}\n  All that it said is in {log.name}."
 
 
 def _cause(status: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,6 +27,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars
+from huggingface_hub.utils.logging import set_verbosity_error
 
 from trimtab.catalog.disk import check_space, readable
 from trimtab.catalog.graph import GENAI_CONFIG
@@ -90,6 +90,7 @@ def fetch(
         CatalogError: The hub says no, there is no variant, no space, or a hash is wrong.
     """
     disable_progress_bars()
+    set_verbosity_error()
     endpoint = endpoint or os.environ.get("HF_ENDPOINT", "")
     commit, files = _list(repository, revision, endpoint)
     chosen = choose(files, include, repository)
@@ -276,8 +277,3 @@ def _digest(path: Path, digest: Any) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
     return str(digest.hexdigest())
-
-
-def clear(staging: Path) -> None:
-    """Take the staging folder away, once its files are published."""
-    shutil.rmtree(staging, ignore_errors=True)

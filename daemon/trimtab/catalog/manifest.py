@@ -21,12 +21,13 @@ from trimtab.errors import CatalogError
 MANIFEST: Final = "model.yaml"
 VERSION: Final = 1
 MAX_BYTES: Final = 1 << 20
+MAX_BRACKETS: Final = 1000
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Count = Annotated[int, msgspec.Meta(gt=0)]
 Size = Annotated[int, msgspec.Meta(ge=0)]
-Rate = Annotated[float, msgspec.Meta(gt=0)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]  # the bound keeps infinity out
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Quality = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
@@ -106,7 +107,7 @@ class Variant(_Strict, frozen=True):
     quality: Quality
     proven: bool
     perplexity: Rate | None = None
-    mean_kl: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    mean_kl: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     top1_agreement: Ratio | None = None
     measured_at_build: Hints | None = None
     build_options: dict[str, str] = {}
@@ -146,6 +147,10 @@ def parse(text: str, name: str) -> Manifest:
     Raises:
         CatalogError: Anything is wrong; the message names file, line and field.
     """
+    if (
+        text.count("[") + text.count("{") > MAX_BRACKETS
+    ):  # the parser's time grows with their square
+        raise CatalogError(f"{name}: more than {MAX_BRACKETS} brackets: not a manifest", hint=_HINT)
     yaml = YAML(typ="rt", pure=True)
     try:
         tree = yaml.load(text)
