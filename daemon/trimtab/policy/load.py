@@ -139,6 +139,39 @@ def load_folder(
     return results
 
 
+def compile_text(
+    raw: bytes,
+    file: str,
+    catalog_variants: Sequence[str] | None,
+    quality_ratios: AbstractMapping[str, float],
+) -> LoadResult:
+    """Compile a policy that stands by itself: nothing is extended, and no other file is looked at.
+
+    Args:
+        raw: The policy's text.
+        file: What problems call it.
+        catalog_variants: As for `load_policy`.
+        quality_ratios: As for `load_policy`.
+    """
+    document, found = read_document(raw, file)
+    problems = list(found)
+    if document is None:
+        return LoadResult(None, in_order(problems))
+    document, found_in_tidy = tidy(document)
+    problems += found_in_tidy
+    if "extends" in document.entries:
+        at = document.entries["extends"].name_at
+        problems.append(_problem(at, "extends", "this policy must stand by itself"))
+    device = None
+    if catalog_variants is not None:
+        device = DeviceVariants(tuple(catalog_variants), quality_ratios)
+    policy, found_in_compile = compile_document(document, sha256(raw).hexdigest()[:12], device)
+    problems += found_in_compile
+    if any(problem.severity is Severity.ERROR for problem in problems):
+        policy = None
+    return LoadResult(policy, in_order(problems), (), document)
+
+
 @dataclass(slots=True)
 class _Loader:
     """Loads one policy and remembers the files that it looked at."""

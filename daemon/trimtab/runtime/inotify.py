@@ -50,7 +50,7 @@ class Inotify:
         for folder in set(self._watched) - wanted:
             self._library.inotify_rm_watch(self._descriptor, self._watched.pop(folder))
         for folder in wanted:
-            # Asking again for a folder that is watched is harmless, and finds one that was replaced.
+            # Asking again for a watched folder is harmless, and finds one that was replaced.
             number = self._library.inotify_add_watch(
                 self._descriptor, os.fsencode(folder), ctypes.c_uint32(_MASK)
             )

@@ -1,4 +1,4 @@
-"""The last good policy on disk, whole in one file: what a start falls back on."""
+"""What a start falls back on: the last good policy, whole in one file, and a person's choice."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trimtab.policy.load import LoadResult, compile_text
 from trimtab.telemetry.state import read_state, write_state
 
 FILE: Final = "last-good-policy.json"
+CHOICE_FILE: Final = "chosen-policy.json"
 VERSION: Final = 1
 
 
@@ -56,6 +57,39 @@ def load_last_good(state: Path, model: ModelSpec | None) -> Policy | None:
         return None
     result = compile_text(saved.text.encode(), str(state / FILE), *variants_of(model))
     return None if result.policy is None else replace(result.policy, revision=saved.revision)
+
+
+class _Chosen(msgspec.Struct, frozen=True):
+    """A choice that a person made while the daemon ran.
+
+    Attributes:
+        configured: The policy that the configuration named then: a choice ends when that changes.
+        chosen: The policy to use instead.
+    """
+
+    configured: str
+    chosen: str
+
+
+def save_choice(state: Path, configured: str, chosen: str) -> None:
+    """Keep which policy a person chose.
+
+    Raises:
+        StateError: It can't be written.
+    """
+    write_state(state / CHOICE_FILE, _Chosen(configured, chosen), VERSION)
+
+
+def load_choice(state: Path, configured: str) -> str:
+    """The policy that a person chose over the configured one; the configured one without that.
+
+    Raises:
+        StateError: The file is damaged.
+    """
+    choice = read_state(state / CHOICE_FILE, _Chosen, VERSION)
+    if choice is None or choice.configured != configured:
+        return configured
+    return choice.chosen
 
 
 def variants_of(model: ModelSpec | None) -> tuple[list[str] | None, dict[str, float]]:

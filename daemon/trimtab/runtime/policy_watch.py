@@ -13,6 +13,7 @@ for a moment.
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +26,13 @@ from trimtab.policy.compiled import Policy
 from trimtab.policy.load import LoadResult, load_policy
 from trimtab.policy.read import MAX_BYTES
 from trimtab.runtime.inotify import Inotify, folders_of, open_inotify
-from trimtab.runtime.last_good import load_last_good, save_last_good, variants_of
+from trimtab.runtime.last_good import (
+    load_choice,
+    load_last_good,
+    save_choice,
+    save_last_good,
+    variants_of,
+)
 from trimtab.runtime.policy_schedule import entry_in_force
 from trimtab.serving.control import PolicyView
 
@@ -63,6 +70,7 @@ class PolicyWatch:
         clock: Clock,
         notify: Callable[[], Inotify | None] = open_inotify,
     ) -> None:
+        self._configured = name
         self._name = name
         self._folder = folder
         self._state = state
@@ -90,7 +98,9 @@ class PolicyWatch:
             PolicyError: The file is bad, and there is no last good policy.
         """
         self._model = model
+        self._name = self._chosen_name()
         read = self._read(self._name)
+        self._files, self._seen = read.files, read.content
         try:
             self._accept(read)
         except PolicyError as error:
@@ -138,7 +148,12 @@ class PolicyWatch:
         """
         if "/" in name:
             raise PolicyError(f"{name!r} is no name of a policy", hint="`trimtab policy list`")
-        return await self._change(name)
+        view = await self._change(name)
+        try:
+            await asyncio.to_thread(save_choice, self._state, self._configured, name)
+        except StateError as error:
+            self._log.warning("choice_not_kept", error=error.message, hint=error.hint)
+        return view
 
     def reload_soon(self) -> None:
         """Have the watch look again at once; for signal handlers. Faults are logged."""
@@ -155,20 +170,20 @@ class PolicyWatch:
             loop.add_reader(inotify.fileno(), self._something_happened, inotify)
         try:
             while True:
+                content, folders = await asyncio.to_thread(_survey, self._files)
                 if inotify is not None:
-                    inotify.watch(await asyncio.to_thread(_folders, self._files))
-                await self._look()
+                    inotify.watch(folders)
+                await self._look(content)
                 await self._wait(POLL_S if inotify is None else POLL_WITH_INOTIFY_S)
         finally:
             if inotify is not None:
                 loop.remove_reader(inotify.fileno())
                 inotify.close()
 
-    async def _look(self) -> None:
-        """One look at files and schedule."""
-        now = await asyncio.to_thread(_content_hash, self._files)
-        if now != self._seen:
-            await self._settled(now)
+    async def _look(self, content: bytes) -> None:
+        """Act on what the files say now, and on the schedule."""
+        if content != self._seen:
+            await self._settled(content)
             try:
                 view = await self.reload()
             except TrimtabError as error:
@@ -277,6 +292,14 @@ class PolicyWatch:
         assert self._in_force is not None
         return self._in_force
 
+    def _chosen_name(self) -> str:
+        """The configured policy, or the one that a person chose over it."""
+        try:
+            return load_choice(self._state, self._configured)
+        except StateError as error:
+            self._log.warning("choice_unusable", error=error.message, hint=error.hint)
+            return self._configured
+
     def _last_good(self) -> Policy | None:
         try:
             return load_last_good(self._state, self._model)
@@ -313,6 +336,8 @@ def _content_hash(files: Iterable[Path]) -> bytes:
     digest = sha256()
     for file in files:
         try:
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise OSError(0, "no regular file")  # a pipe would be waited on for ever
             with file.open("rb") as stream:
                 content = b"\x01" + stream.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:
@@ -321,5 +346,6 @@ def _content_hash(files: Iterable[Path]) -> bytes:
     return digest.digest()
 
 
-def _folders(files: Iterable[Path]) -> set[Path]:
-    return {folder for file in files for folder in folders_of(file)}
+def _survey(files: tuple[Path, ...]) -> tuple[bytes, set[Path]]:
+    """The hash of the files, and the folders in which something can change it. Blocking."""
+    return _content_hash(files), {folder for file in files for folder in folders_of(file)}
