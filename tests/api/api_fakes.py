@@ -175,6 +175,15 @@ def a_record(number: int, **changes: Any) -> dict[str, Any]:
     return record | changes
 
 
+def a_point(variant: str, *, in_force: bool = False, reason: str = "") -> dict[str, Any]:
+    return {
+        "point": {"variant": variant, "context": 2048},
+        "predicted": {"memory_bytes": 123_000_000, "decode_tps": 41.5, "quality_ratio": 0.99},
+        "in_force": in_force,
+        "reason": reason,
+    }
+
+
 class FakeControl:
     """State that tests set, and the orders that came."""
 
@@ -195,10 +204,7 @@ class FakeControl:
         ]
 
     def points(self) -> list[dict[str, Any]]:
-        return [
-            {"point": {"variant": "int8", "context": 2048}, "allowed": True, "reason": ""},
-            {"point": {"variant": "fp32", "context": 2048}, "allowed": False, "reason": "memory"},
-        ]
+        return [a_point("int8", in_force=True), a_point("fp32", reason="needs 90 MiB more memory")]
 
     def decisions(self, limit: int) -> list[dict[str, Any]]:
         return self.records[-limit:]

@@ -137,7 +137,7 @@ class Followed:
 
     def abandon(self) -> None:
         """Nobody listens any more; harmless after the end."""
-        if self._handle is not None:
+        if self._handle is not None and not self._counted:
             self._handle.cancel()
         self._count(FinishReason.CANCELLED)
 

@@ -21,6 +21,8 @@ from trimtab.api.peer import Peer, peer_of
 from trimtab.domain.clock import Clock
 
 MAX_PIPELINED: Final = 16
+LINGER_S: Final = 1.0
+"""How long a client that was sent away may take to read why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,17 +247,27 @@ class HttpProtocol(HttpToolsProtocol):
         )
 
     def _drop(self, status: int, code: str, message: str) -> None:
-        """Answer and close; in the middle of another answer just close."""
+        """Answer and close; in the middle of another answer just close.
+
+        A client that is still sending would lose the answer if we closed at once, so what it sends
+        is thrown away for a moment.
+        """
         if self._refused:
             return
         self._refused = True
         self._server.dropped += 1
         answering = self.cycle is not None and not self.cycle.response_complete
-        if not self.transport.is_closing() and not (answering and self.cycle.response_started):
-            refusal = self._server.refuse(status, code, message)
-            self.transport.write(_response(refusal, self.server_state.default_headers))
-        self.transport.close()
-        self._arm_write_timer()
+        crowded = len(self.connections) > 2 * self._limits.max_connections
+        if self.transport.is_closing() or (answering and self.cycle.response_started) or crowded:
+            self.transport.close()
+            self._arm_write_timer()
+            return
+        refusal = self._server.refuse(status, code, message)
+        self.transport.write(_response(refusal, self.server_state.default_headers))
+        self.transport.write_eof()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+        self._write_timer = self.loop.call_later(LINGER_S, self.transport.abort)
 
 
 def _response(refusal: Refusal, headers: list[tuple[bytes, bytes]]) -> bytes:
