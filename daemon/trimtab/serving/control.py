@@ -124,7 +124,14 @@ class Control(Protocol):
     def pause(self, paused: bool, by: str) -> None:
         """Stop or start again all steps but those for memory safety."""
 
-    def reload(self, by: str) -> PolicyView:
+    async def use_policy(self, name: str, by: str) -> PolicyView:
+        """Put another policy in force, by its name.
+
+        Raises:
+            PolicyError: It is bad or isn't there; the policy in force stays.
+        """
+
+    async def reload(self, by: str) -> PolicyView:
         """Read the policy folder again now.
 
         Raises:

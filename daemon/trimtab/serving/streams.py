@@ -257,7 +257,6 @@ class Streams:
             case Grow():
                 self._grow(stream, worker, message.tokens)
             case Finished():
-                stream.cached_tokens = max(stream.cached_tokens, message.cached_tokens)
                 stream.finish(FinishReason(message.reason), message.text, now)
                 self._forget(stream)
             case Failed():
@@ -388,6 +387,8 @@ class Streams:
             self._fail(stream, error)
             return True
         now = self._clock.monotonic_s()
+        if stream.lease is not None and not stream.variants:
+            stream.cached_tokens = stream.lease.valid
         stream.served_by(worker, now)
         self._observer.started(stream, now)
         return True
