@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -122,13 +123,22 @@ class Tree:
         return SensorConfig(proc_root=self.proc, sys_root=self.sys, **more)  # type: ignore[arg-type]
 
 
+def describe_board(name: str) -> dict[str, Any]:
+    """What tests/sensors/boards/NAME.yaml says of a board."""
+    description: dict[str, Any] = YAML(typ="safe", pure=True).load(
+        (BOARDS / f"{name}.yaml").read_text()
+    )
+    return description
+
+
 def grow_board(name: str, root: Path) -> Tree:
-    """The tree of a board that is described in tests/sensors/boards/NAME.yaml."""
-    description = YAML(typ="safe", pure=True).load((BOARDS / f"{name}.yaml").read_text())
-    tree = Tree(root)
-    tree.machine()
+    """The tree of a described board."""
+    description = describe_board(name)
+    tree = Tree(root).machine()
     for path, text in description["files"].items():
-        tree.put(path, str(text).replace("\\0", "\0") + "\n")
+        tree.put(path, text.replace("\\0", "\0") + "\n")
+    for path in description.get("remove", ()):
+        (root / path).unlink()
     return tree
 
 

@@ -73,7 +73,7 @@ class Board:
         gpu_load: Files with the GPU's load, relative to `/sys`; the first that is there.
         gpu_load_full: What they say at full load.
         rails: hwmon power rails that carry the whole board, by ``chip/label``.
-        trips: Used where the kernel tells no plausible trip point.
+        trips: What the firmware does that the kernel doesn't tell; the lower one counts.
         enter_celsius: A sane temperature to step down at.
         leave_celsius: A sane temperature to step up below.
     """

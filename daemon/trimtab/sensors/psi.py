@@ -7,14 +7,14 @@ MemAvailable with its slope has to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from trimtab.domain.readings import Quality, Reading
 from trimtab.sensors.cgroups import level_folders, parse_cgroup, parse_mountinfo
 from trimtab.sensors.files import HeldFile, read_once
-from trimtab.sensors.source import Roots, missing, unreadable
+from trimtab.sensors.source import KernelFile, Roots, missing, unreadable
 
 _AVERAGES: Final = ("avg10", "avg60", "avg300")
 _SHORTEST_S: Final = 0.005  # two looks closer together than this give no share
@@ -62,13 +62,13 @@ class _PressureFile:
     """One pressure file as signals below a prefix, with the share since the last look.
 
     Args:
-        path: The file.
+        file: The file.
         prefix: Such as ``memory.psi``.
         kinds: Which lines matter; ``full`` means nothing for the CPU of a whole machine.
     """
 
-    def __init__(self, path: str, prefix: str, kinds: tuple[str, ...]) -> None:
-        self._file = HeldFile(path)
+    def __init__(self, file: KernelFile, prefix: str, kinds: tuple[str, ...]) -> None:
+        self._file = file
         self._names = {
             kind: tuple(f"{prefix}.{kind}_{average}" for average in (*_AVERAGES, "now"))
             for kind in kinds
@@ -116,15 +116,16 @@ class PressureSensor:
 
     Args:
         roots: Where `/proc` and `/sys` are.
+        open_file: What the files are opened with.
     """
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, open_file: Callable[[str], KernelFile] = HeldFile) -> None:
         both = ("some", "full")
         self._files = [
-            _PressureFile(f"{roots.proc}/pressure/memory", "memory.psi", both),
-            _PressureFile(f"{roots.proc}/pressure/cpu", "cpu.psi", ("some",)),
-            _PressureFile(f"{roots.proc}/pressure/io", "io.psi", both),
-            _PressureFile(own_pressure_path(roots), "memory.psi.own", both),
+            _PressureFile(open_file(f"{roots.proc}/pressure/memory"), "memory.psi", both),
+            _PressureFile(open_file(f"{roots.proc}/pressure/cpu"), "cpu.psi", ("some",)),
+            _PressureFile(open_file(f"{roots.proc}/pressure/io"), "io.psi", both),
+            _PressureFile(open_file(own_pressure_path(roots)), "memory.psi.own", both),
         ]
         self.signals = tuple(name for file in self._files for name in file.signals)
 

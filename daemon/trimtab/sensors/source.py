@@ -32,6 +32,20 @@ class Roots:
         return self.proc == Path("/proc") and self.sys == Path("/sys")
 
 
+class KernelFile(Protocol):
+    """A file that is read again and again."""
+
+    def read(self) -> bytes:
+        """The whole content, as it is now.
+
+        Raises:
+            OSError: If it can't be read.
+        """
+
+    def close(self) -> None:
+        """Closes it; the next read opens it again."""
+
+
 class Files(Protocol):
     """What slow sensors read through: each call can be given up if it hangs."""
 
@@ -97,11 +111,16 @@ def explain(error: Exception) -> tuple[Quality, str]:
     if not isinstance(error, OSError):
         return Quality.FAILED, str(error) or type(error).__name__
     where = f"{error.filename}: " if error.filename else ""
-    name = errno.errorcode.get(error.errno or 0, "")
+    name = _name(error.errno or 0)
     if error.errno in _GONE:
         return Quality.ABSENT, f"{where}{error.strerror} ({name})"
     suffix = f" ({name})" if name else ""
     return Quality.FAILED, f"{where}{error.strerror or error}{suffix}"
+
+
+def _name(code: int) -> str:
+    """The error's symbol, as the manual pages of the files that we read call it."""
+    return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, "")
 
 
 def missing(signals: Iterable[str], at_s: float, quality: Quality, reason: str) -> list[Reading]:

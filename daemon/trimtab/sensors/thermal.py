@@ -208,7 +208,7 @@ class ThermalSensor:
         """The least distance of a zone to its first serious trip point."""
         found = []
         for sample in good:
-            trip = lowest_trip(sample.trips) or lowest_trip(self._board.trips)
+            trip = lowest_trip((*sample.trips, *self._board.trips))
             if trip is not None and sample.celsius is not None:
                 text = f"{sample.name}: {trip.kind} trip at {trip.celsius:g} °C"
                 found.append((trip.celsius - sample.celsius, text))

@@ -210,7 +210,8 @@ _THERMAL: Final = (
         "Degrees until the kernel or the firmware slows the board down.",
         low=-100.0,
         high=200.0,
-        quirks="Trip points outside 30 to 150 °C are refused; the board profile's stand in.",
+        quirks="Trip points outside 30 to 150 °C are refused. The board profile adds those that "
+        "the firmware keeps to itself.",
     ),
     SignalSpec(
         "temperature.time_to_trip",
