@@ -17,7 +17,8 @@ from trimtab.errors import NoModelError
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.overview import DecisionRecords, Overview
-from trimtab.runtime.policy_file import PolicyFile
+from trimtab.runtime.policy_watch import PolicyWatch
+from trimtab.runtime.tasks import spawn
 from trimtab.sensors.config import NumberFile, SensorConfig
 from trimtab.sensors.suite import SensorSuite
 from trimtab.telemetry.journal import Journal
@@ -52,7 +53,9 @@ async def _serve(config: Config, bound: Bound) -> int:
     clock = SystemClock()
     journal = Journal(config.state, config.journal.size_bytes)
     model = _model(config, load_catalog(config.models), log)
-    policies = PolicyFile(config.policy, config.policies, config.state, get_logger("policy"))
+    policies = PolicyWatch(
+        config.policy, config.policies, config.state, get_logger("policy"), clock
+    )
     policy = policies.load(model)
     suite = SensorSuite(
         _sensor_config(config.sensors, config.state),
@@ -74,6 +77,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     api = ApiService(config, bound, daemon.gateway, overview, Metrics(), clock)
     await api.start()
     daemon.start(model)
+    watching = spawn(policies.run(), "policy_watch", daemon.report)
     log.info(
         "serving",
         version=__version__,
@@ -84,6 +88,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     )
     reason = await _until_told(policies)
     log.info("stopping", reason=reason)
+    watching.cancel()
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
@@ -93,7 +98,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     return 0
 
 
-async def _until_told(policies: PolicyFile) -> str:
+async def _until_told(policies: PolicyWatch) -> str:
     """Wait for the signal to stop; SIGHUP reads the policy again."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
@@ -104,7 +109,7 @@ async def _until_told(policies: PolicyFile) -> str:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    loop.add_signal_handler(signal.SIGHUP, policies.reload_quietly)
+    loop.add_signal_handler(signal.SIGHUP, policies.reload_soon)
     return await told
 
 

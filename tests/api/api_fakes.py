@@ -225,7 +225,11 @@ class FakeControl:
     def pause(self, paused: bool, by: str) -> None:
         self._order("pause", paused, by)
 
-    def reload(self, by: str) -> PolicyView:
+    async def use_policy(self, name: str, by: str) -> PolicyView:
+        self._order("use_policy", name, by)
+        return replace_policy(self.now.policy, name=name)
+
+    async def reload(self, by: str) -> PolicyView:
         self._order("reload", by)
         return replace_policy(self.now.policy, revision="new")
 

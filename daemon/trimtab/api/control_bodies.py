@@ -21,6 +21,12 @@ class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for_: str | float | None = msgspec.field(default=None, name="for")
 
 
+class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The policy to use, by its name."""
+
+    policy: str
+
+
 def pin_of(body: PinBody) -> tuple[dict[str, str | int | float], float | None]:
     """The knobs and the duration in seconds.
 

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from trimtab.api.bodies import decode, read_body, refuse
 from trimtab.api.context import ApiContext, peer_of, sender
-from trimtab.api.control_bodies import PinBody, pin_of
+from trimtab.api.control_bodies import PinBody, PolicyBody, pin_of
 from trimtab.api.decision_events import DecisionEvents
 from trimtab.api.endpoint import Answer, Endpoint, Handler
 from trimtab.api.faults import PROBLEM
@@ -60,6 +60,7 @@ def ordering_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         route("/pin", orders.unpin, "DELETE"),
         route("/pause", orders.pause, "POST"),
         route("/resume", orders.resume, "POST"),
+        route("/policy", orders.use_policy, "PUT"),
         route("/reload", orders.reload, "POST"),
     ]
 
@@ -182,7 +183,12 @@ class Orders:
 
     async def reload(self, request: Request) -> Answer:
         """Read the policy folder again now."""
-        return _json(self._control.reload(sender(request)))
+        return _json(await self._control.reload(sender(request)))
+
+    async def use_policy(self, request: Request) -> Answer:
+        """Put another policy in force, by its name: ``{"policy": "latency-first"}``."""
+        body = decode(await read_body(request, _SMALL_BODY_BYTES), PolicyBody)
+        return _json(await self._control.use_policy(body.policy, sender(request)))
 
 
 def _json(body: Any, status: int = 200) -> Response:

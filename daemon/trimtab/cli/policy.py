@@ -123,6 +123,35 @@ def schema(as_reference: bool) -> None:
     click.echo(reference() if as_reference else json_schema_text(), nl=False)
 
 
+@policy.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def use(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Put another policy in force in the running daemon, by its name.
+
+    Streams go on, and a loaded variant that the new policy allows stays loaded. The choice survives
+    a restart, until the configuration names another policy.
+    """
+    from trimtab.api.client import PREFIX, connect
+
+    with connect(loaded(ctx), orders=True) as client:
+        view = client.call("PUT", f"{PREFIX}/policy", {"policy": name})
+    _print_view(view, as_json)
+
+
+@policy.command()
+@json_option
+@click.pass_context
+def reload(ctx: click.Context, as_json: bool) -> None:
+    """Have the running daemon read its policy again. It also notices changes by itself."""
+    from trimtab.api.client import PREFIX, connect
+
+    with connect(loaded(ctx), orders=True) as client:
+        view = client.call("POST", f"{PREFIX}/reload")
+    _print_view(view, as_json)
+
+
 @policy.command("list")
 @json_option
 @click.pass_context
@@ -203,6 +232,13 @@ def _print_results(results: dict[str, Any]) -> None:
         f"{_count(len(results), 'policy', 'policies')}, {_count(errors, 'error')}, "
         f"{_count(warnings, 'warning')}"
     )
+
+
+def _print_view(view: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+        return
+    click.echo(f"In force: {view['name']}, revision {view['revision']}.")
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -33,11 +33,18 @@ class Policies(Protocol):
     def view(self) -> PolicyView:
         """For status."""
 
-    def reload(self) -> PolicyView:
+    async def reload(self) -> PolicyView:
         """Read it again now.
 
         Raises:
             PolicyError: It is bad; the last good one stays in force.
+        """
+
+    async def use(self, name: str) -> PolicyView:
+        """Put another one in force.
+
+        Raises:
+            PolicyError: It is bad or isn't there; the one in force stays.
         """
 
 
@@ -222,9 +229,13 @@ class Overview:
         now = self._daemon.clock.monotonic_s()
         self._daemon.controller.post(PausedSet(now, paused, by))
 
-    def reload(self, by: str) -> PolicyView:
+    async def use_policy(self, name: str, by: str) -> PolicyView:
+        """Put another policy in force, by its name."""
+        return await self._policies.use(name)
+
+    async def reload(self, by: str) -> PolicyView:
         """Read the policy again now."""
-        return self._policies.reload()
+        return await self._policies.reload()
 
     # ------------------------------------------------------------ inside
 
