@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from trimtab.domain.actions import Action, Park, SetContext, SetPace, SwitchWorker
+from trimtab.domain.actions import (
+    Action,
+    Park,
+    ReleaseIdleKv,
+    SetContext,
+    SetPace,
+    SwitchWorker,
+)
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
@@ -109,7 +116,7 @@ class World:
     @property
     def available_bytes(self) -> float:
         """What MemAvailable would say."""
-        return self.free_bytes - (self._held() or 0)
+        return self.free_bytes - (self._held() or 0) - self.demand.idle_bytes
 
     @property
     def point(self) -> OperatingPoint:
@@ -158,4 +165,6 @@ class World:
                 self.loaded = replace(self.loaded, pace_ratio=ratio)
             case Park():
                 self.loaded = PARKED
+            case ReleaseIdleKv():
+                self.demand = replace(self.demand, idle_bytes=0)
         self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))

@@ -8,7 +8,7 @@ from itertools import pairwise
 from planner_world import LADDER, MIB, World
 
 from policies_for_tests import policy
-from trimtab.domain.actions import HandoverMode, Park, SwitchWorker
+from trimtab.domain.actions import HandoverMode, Park, ReleaseIdleKv, SwitchWorker
 from trimtab.domain.decisions import Direction
 from trimtab.domain.events import (
     Demand,
@@ -446,3 +446,31 @@ def test_a_rule_in_force_narrows_the_point_and_is_named_as_the_reason() -> None:
     assert (narrowed.variant, narrowed.context) == ("fp32", 512)
     assert "stalls" in reason
     assert world.point.context == 2048
+
+
+def test_idle_conversations_give_their_memory_before_the_variant_does() -> None:
+    world = World(policy()).start()
+    world.demand = Demand(idle_bytes=300 * MIB)
+    world.free_bytes = 1500 * MIB
+    world.run(1)
+    action, decision = world.actions[-1], world.decisions[-1]
+    world.run(5)
+
+    assert isinstance(action, ReleaseIdleKv)
+    assert action.wanted_bytes == 268 * MIB
+    assert decision.direction is Direction.RELIEF
+    assert world.point.variant == "fp32"
+
+
+def test_a_step_up_counts_idle_memory_as_free_and_gives_it_back_first() -> None:
+    world = World(policy()).start()
+    world.free_bytes = 1000 * MIB
+    world.run(10)
+    world.demand = Demand(idle_bytes=400 * MIB)
+    world.free_bytes = 1600 * MIB
+    world.run(40)
+    release, switch = world.actions[-2:]
+
+    assert isinstance(release, ReleaseIdleKv)
+    assert isinstance(switch, SwitchWorker)
+    assert world.point.variant == "fp32"

@@ -16,6 +16,7 @@ class Direction(StrEnum):
     START = "start"  # from parked or from nothing
     PARK = "park"
     HOLD = "hold"  # a step was wanted and held back
+    RELIEF = "relief"  # memory that nobody uses was given back; the point stays
 
 
 @dataclass(frozen=True, slots=True)

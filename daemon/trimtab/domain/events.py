@@ -9,6 +9,7 @@ from typing import TypeAlias
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.domain.scheduling import Objective
 
 
 class OutcomeKind(StrEnum):
@@ -27,7 +28,8 @@ class Demand:
         running: Streams that a worker has.
         waiting: Requests in the queue, those being tokenized included.
         held: Streams that had begun and have no worker.
-        kv_tokens: Tokens in the KV caches of the running streams.
+        kv_tokens: Tokens whose KV lies within the serving worker, and goes with it.
+        idle_bytes: KV of conversations that have ended, kept for their next turn.
         worker_bytes: Anonymous memory of the serving worker; None if there is none.
     """
 
@@ -35,6 +37,7 @@ class Demand:
     waiting: int = 0
     held: int = 0
     kv_tokens: int = 0
+    idle_bytes: int = 0
     worker_bytes: int | None = None
 
 
@@ -130,6 +133,73 @@ class RequestWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestArrived:
+    """A request is in the queue, its prompt tokenized.
+
+    Attributes:
+        request: Names it in schedules and later events; rises.
+        prompt_tokens: Tokens of the prompt that have to be read; cached ones left out.
+        max_tokens: The client's limit on the answer; None if it gave none.
+        weight: What the policy makes of its priority.
+        objective: Its own objective; None for the policy's.
+    """
+
+    at_s: float
+    request: int
+    prompt_tokens: int
+    max_tokens: int | None = None
+    weight: float = 1.0
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestProgress:
+    """How far a request has come: told at its first token, and when a schedule asks for a look.
+
+    Attributes:
+        request: Which.
+        prefilled_tokens: Tokens of its prompt that have been read.
+        produced_tokens: Tokens of its answer so far.
+        prefill_s: Engine time spent on its prompt since the last report.
+        decode_s: Engine time spent on its answer since the last report.
+    """
+
+    at_s: float
+    request: int
+    prefilled_tokens: float
+    produced_tokens: int
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class RequestEnd(StrEnum):
+    """How a request left."""
+
+    DONE = "done"  # its answer is complete
+    GONE = "gone"  # cancelled, failed or refused: its length says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A request has left.
+
+    Attributes:
+        request: Which.
+        produced_tokens: Tokens of its answer.
+        prefill_s: Engine time spent on its prompt since the last report.
+        decode_s: Engine time spent on its answer since the last report.
+        end: How it left.
+    """
+
+    at_s: float
+    request: int
+    produced_tokens: int
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    end: RequestEnd = RequestEnd.DONE
+
+
+@dataclass(frozen=True, slots=True)
 class PinSet:
     """A person fixes knobs until a time.
 
@@ -170,6 +240,9 @@ Event: TypeAlias = (
     | WorkerLost
     | WorkerMeasured
     | RequestWaiting
+    | RequestArrived
+    | RequestProgress
+    | RequestEnded
     | PinSet
     | PinCleared
     | PausedSet

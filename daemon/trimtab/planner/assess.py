@@ -100,7 +100,7 @@ def situation(state: State) -> Situation:
     """What predictions start from, at the last tick."""
     available = state.snapshot.value("memory.available") if state.snapshot is not None else None
     return Situation(
-        available_bytes=None if available is None else int(available),
+        available_bytes=None if available is None else int(available) + state.demand.idle_bytes,
         held_bytes=state.demand.worker_bytes or 0,
         kv_tokens=state.demand.kv_tokens,
         resident=state.resident,

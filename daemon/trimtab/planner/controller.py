@@ -70,8 +70,19 @@ def step(state: State, event: Event, policy: Policy) -> Step:
             return Step(state)
         case _:
             state, cause = _told(state, event)
+    if not isinstance(event, Tick) and _seen_before_the_last_change(state):
+        return Step(state, settled=settled)  # a tick is due, and it will see what there is now
     chosen = decide(state, policy, event.at_s, cause)
     return Step(chosen.state, chosen.actions, chosen.decision, settled)
+
+
+def _seen_before_the_last_change(state: State) -> bool:
+    """True if the last snapshot shows memory as it was before the point changed.
+
+    The worker that a hand-over has just loaded would be counted twice, or the one that it has just
+    ended not at all: a decision on that would take back a step that was right.
+    """
+    return state.snapshot is not None and state.snapshot.at_s < state.changed_s
 
 
 def _told(state: State, event: Event) -> tuple[State, str]:

@@ -91,6 +91,8 @@ def _from_nothing(
 def _from_point(
     state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
 ) -> Move | State:
+    if (relief := _relief(state, policy)) is not None:
+        return relief
     current = choose.find(judged, state.point)
     model = state.model
     assert model is not None
@@ -106,6 +108,24 @@ def _from_point(
     if target is None or target.rank >= current.rank:
         return replace(state, better=None)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.UP)
+
+
+def _relief(state: State, policy: Policy) -> Move | None:
+    """The controller's own relief comes first: memory that no running conversation needs."""
+    limit = policy.memory
+    available = state.snapshot.value("memory.available") if state.snapshot is not None else None
+    if limit is None or available is None or not state.demand.idle_bytes:
+        return None
+    if available >= limit.headroom_bytes:
+        return None
+    text = (
+        f"{mib(available)} of memory are available, under the limit of "
+        f"{mib(limit.headroom_bytes)}, and conversations that have ended hold "
+        f"{mib(state.demand.idle_bytes)}"
+    )
+    trigger = Trigger("memory.available", available, limit.headroom_bytes, text=text)
+    wanted = int(limit.leave_bytes - available)
+    return Move(state.point, None, trigger, Direction.RELIEF, wanted)
 
 
 def _must_move(

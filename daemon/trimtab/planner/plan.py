@@ -9,6 +9,7 @@ from trimtab.domain.actions import (
     Action,
     HandoverMode,
     Park,
+    ReleaseIdleKv,
     SetContext,
     SetPace,
     SwitchWorker,
@@ -27,12 +28,16 @@ UP_WAIT_MAX_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A choice: where to, what is expected of it, and what made it necessary."""
+    """A choice: where to, what is expected of it, and what made it necessary.
+
+    ``release_bytes`` of KV that nobody uses are given back first.
+    """
 
     target: OperatingPoint
     chosen: Assessed | None
     trigger: Trigger
     direction: Direction
+    release_bytes: int = 0
 
 
 def carry_out(
@@ -80,7 +85,26 @@ def grown_wait(state: State, policy: Policy, at_s: float) -> float:
 
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
-    first = state.next_action
+    wanted = max(move.release_bytes, _short_bytes(state, policy, move))
+    if not wanted or not state.demand.idle_bytes:
+        return _steps(state, policy, move, state.next_action)
+    release = ReleaseIdleKv(state.next_action, wanted)
+    if move.direction is Direction.RELIEF:
+        return (release,)
+    return (release, *_steps(state, policy, move, release.id + 1))
+
+
+def _short_bytes(state: State, policy: Policy, move: Move) -> int:
+    """What is missing for the step while idle KV is kept; 0 if nothing is."""
+    limit, chosen = policy.memory, move.chosen
+    if limit is None or chosen is None or chosen.predicted.available_bytes is None:
+        return 0
+    without = chosen.predicted.available_bytes - state.demand.idle_bytes
+    grown = without - (chosen.predicted.reserved_bytes - chosen.predicted.memory_bytes)
+    return max(0, limit.leave_bytes - grown)
+
+
+def _steps(state: State, policy: Policy, move: Move, first: int) -> tuple[Action, ...]:
     if move.target.parked:
         return (Park(first, move.trigger.text),)
     changed = state.point.changed(move.target)

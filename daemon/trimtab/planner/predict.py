@@ -22,7 +22,8 @@ class Situation:
     """What predictions start from.
 
     Attributes:
-        available_bytes: Memory that is available now; None if it isn't known.
+        available_bytes: Memory that is available now, or would be without the KV of conversations
+            that have ended; None if it isn't known.
         held_bytes: What the serving worker holds now, and would give back.
         kv_tokens: Tokens cached for the running streams; they move along with a step.
         resident: Measured anonymous bytes of a freshly loaded worker, by variant.

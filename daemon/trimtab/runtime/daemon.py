@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
+    ActionEnded,
     Demand,
+    Event,
     ModelChanged,
     PolicyChanged,
     RequestWaiting,
@@ -117,8 +119,9 @@ class Daemon:
         self.dispatcher = Dispatcher(
             self.supervisor,
             self.streams,
+            self.pool,
             clock,
-            self.controller.post,
+            self._outcome,
             self._available,
             self._context_changed,
             Settings(options.decoder, options.proc_root),
@@ -130,6 +133,7 @@ class Daemon:
         )
         self._loop_task: asyncio.Task[None] | None = None
         self.streams.configure(policy)
+        self.meter.configure(policy.slo)
 
     # ------------------------------------------------------------ orders
 
@@ -150,6 +154,7 @@ class Daemon:
         """Apply another policy between two ticks."""
         self.controller.policy = policy
         self.streams.configure(policy)
+        self.meter.configure(policy.slo)
         self._configure(self.gateway.model(), policy, self.gateway.effective_context())
         self.controller.post(PolicyChanged(self.clock.monotonic_s(), policy.revision))
 
@@ -192,6 +197,7 @@ class Daemon:
             waiting=count(StreamState.WAITING) + self.gateway.rendering,
             held=count(StreamState.HELD),
             kv_tokens=self.streams.tokens_held(),
+            idle_bytes=self.pool.idle_bytes(),
             worker_bytes=held,
         )
 
@@ -200,6 +206,12 @@ class Daemon:
         self._log.error("part_failed", part=name, error=repr(error), exc_info=error)
 
     # ------------------------------------------------------------ what happens
+
+    def _outcome(self, event: Event) -> None:
+        """What came of an action; what is there now is seen at once, not at the next tick."""
+        self.controller.post(event)
+        if isinstance(event, ActionEnded):
+            self._ticks.tick(self.clock.monotonic_s())
 
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
@@ -210,6 +222,9 @@ class Daemon:
             self._sensors.watch_processes(pids)
         local = time.localtime(snapshot.wall_s)
         minute = local.tm_hour * 60 + local.tm_min
+        self.meter.serves(self.dispatcher.point.variant)
+        latency = {reading.signal: reading for reading in self.meter.readings(snapshot.at_s)}
+        snapshot = replace(snapshot, readings={**snapshot.readings, **latency})
         event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
         self.controller.post(event)
         self._say_why_not()

@@ -30,6 +30,7 @@ from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import LoadError, TrimtabError, WorkerError
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
+from trimtab.serving.pool import Pool
 from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Pace
 from trimtab.workers.supervisor import Supervisor
@@ -55,6 +56,7 @@ class Dispatcher:
     Args:
         supervisor: Starts and ends workers.
         streams: Hands streams over.
+        pool: Gives idle KV back.
         clock: Measures how long actions take.
         post: Takes outcomes; called in the event loop.
         available: Reads the memory that is available now, in bytes; None if it can't be known.
@@ -67,6 +69,7 @@ class Dispatcher:
         self,
         supervisor: Supervisor,
         streams: Streams,
+        pool: Pool,
         clock: Clock,
         post: Callable[[Event], None],
         available: Callable[[], int | None],
@@ -76,6 +79,7 @@ class Dispatcher:
     ) -> None:
         self._supervisor = supervisor
         self._streams = streams
+        self._pool = pool
         self._clock = clock
         self._post = post
         self._available = available
@@ -83,6 +87,7 @@ class Dispatcher:
         self._settings = settings
         self._report = report
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self._model: ModelSpec | None = None
         self._load_s: dict[str, float] = {}
         self.point: OperatingPoint = PARKED
@@ -98,6 +103,8 @@ class Dispatcher:
 
     def execute(self, actions: Sequence[Action]) -> None:
         """Carry out a plan; one that is under way is superseded."""
+        if self._closed:
+            return
         before = self._task
         self._task = spawn(self._run(tuple(actions), before), "plan", self._report)
 
@@ -107,7 +114,8 @@ class Dispatcher:
             self.point = PARKED
 
     async def close(self) -> None:
-        """Give up what is under way and end all workers."""
+        """Give up what is under way, end all workers, and carry out nothing more."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -165,7 +173,9 @@ class Dispatcher:
                 self._set_pace(ratio)
             case Park():
                 await self._park()
-            case SetSpeculation() | PlaceIdleKv() | ReleaseIdleKv():
+            case ReleaseIdleKv(wanted_bytes=wanted):
+                self._pool.release(wanted)
+            case SetSpeculation() | PlaceIdleKv():
                 raise WorkerError(f"no worker can carry out {type(action).__name__} yet")
 
     def _set_context(self, tokens: int) -> None:

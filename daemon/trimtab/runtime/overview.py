@@ -13,12 +13,14 @@ from trimtab import __version__
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import PausedSet, PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.readings import Snapshot
 from trimtab.errors import RequestError
 from trimtab.planner.assess import assess, pinned_knobs
 from trimtab.planner.choose import why_out
 from trimtab.policy.combine import combine
 from trimtab.runtime.daemon import Daemon
 from trimtab.serving.control import PointView, PolicyView, SignalView, StatusView, WorkerView
+from trimtab.serving.meter import RATE_SIGNAL
 from trimtab.serving.stream import StreamState
 from trimtab.signals.registry import unit_of
 from trimtab.telemetry.journal import Journal
@@ -151,7 +153,7 @@ class Overview:
             held=daemon.streams.count(StreamState.HELD),
             tokens_total=daemon.meter.tokens,
             requests_total=daemon.meter.requests,
-            tokens_per_s=daemon.meter.tokens_per_s(now),
+            tokens_per_s=_rate(state.snapshot),
             switches_total=self._records.switches,
             restarts_total=daemon.supervisor.losses,
             pinned={str(knob): value for knob, value in pin.items()},
@@ -292,6 +294,12 @@ class Overview:
         if isinstance(value, str) or not least <= value <= most:
             raise RequestError(f"{name} is {value!r}; it must be {least} to {most}", param=name)
         return knob, value if knob is Knob.PACE else int(value)
+
+
+def _rate(snapshot: Snapshot | None) -> float:
+    """Tokens per second of all streams together, as of the last tick."""
+    value = snapshot.value(RATE_SIGNAL) if snapshot is not None else None
+    return value or 0.0
 
 
 def _point(point: OperatingPoint) -> PointView:

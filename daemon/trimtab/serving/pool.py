@@ -196,7 +196,7 @@ class Pool:
 
     def release_all(self) -> int:
         """Drop every idle segment."""
-        return self.release(self._idle_bytes() + 1)
+        return self.release(self.idle_bytes() + 1)
 
     def trim(self, lease: Lease) -> int:
         """Give back what a stream has been granted and not used; the grant shrinks with it."""
@@ -213,7 +213,7 @@ class Pool:
         """What is held now, measured."""
         return Ledger(
             leased=sum(lease.segment.committed_bytes() for lease in self._leases),
-            idle=self._idle_bytes(),
+            idle=self.idle_bytes(),
             idle_count=len(self._idle),
             reused_tokens=self._reused_tokens,
             evicted=self._evicted,
@@ -227,9 +227,10 @@ class Pool:
 
     def _charged(self) -> int:
         """What the ledger says: grants of streams, used or not, and what idle segments hold."""
-        return sum(_bytes(lease, lease.granted) for lease in self._leases) + self._idle_bytes()
+        return sum(_bytes(lease, lease.granted) for lease in self._leases) + self.idle_bytes()
 
-    def _idle_bytes(self) -> int:
+    def idle_bytes(self) -> int:
+        """What conversations that have ended hold."""
         return sum(_bytes(idle.lease, idle.lease.valid) for idle in self._idle)
 
     def _oldest(self) -> Idle:

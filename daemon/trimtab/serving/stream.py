@@ -160,6 +160,11 @@ class Stream:
         """Prompt and answer."""
         return self.prompt + self.generated
 
+    @property
+    def reason(self) -> FinishReason | None:
+        """Why it came to its end; None if it hasn't, or failed."""
+        return self._end.reason if isinstance(self._end, Ended) else None
+
     def start_message(self) -> Start:
         """What a worker needs to begin, or to go on."""
         lease = self.lease

@@ -102,6 +102,8 @@ def _what(decision: Decision) -> str:
             return f"Parked {source.variant or 'the model'}, nothing is loaded"
         case Direction.HOLD:
             return f"Kept {source.describe()}"
+        case Direction.RELIEF:
+            return f"Gave idle memory back and kept {source.describe()}"
         case Direction.DOWN:
             return f"Stepped down {_moved(source, target)}"
         case Direction.UP:
