@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any, Final
 
 from trimtab import __version__
 from trimtab.api.service import ApiService, Bound, bind
 from trimtab.catalog.load import Catalog, load_catalog
-from trimtab.config.schema import Config, SensorsConfig
+from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError
 from trimtab.runtime.clock import SystemClock
@@ -19,7 +18,7 @@ from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
 from trimtab.runtime.tasks import spawn
-from trimtab.sensors.config import NumberFile, SensorConfig
+from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
 from trimtab.telemetry.journal import Journal
 from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
@@ -58,7 +57,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     )
     policy = policies.load(model)
     suite = SensorSuite(
-        _sensor_config(config.sensors, config.state),
+        sensor_config(config),
         on_change=lambda change: get_logger("sensors").info(
             "signal_quality", signal=change.signal, quality=change.after, reason=change.reason
         ),
@@ -141,11 +140,3 @@ def _model(config: Config, catalog: Catalog, log: Any) -> ModelSpec | None:
     except NoModelError as error:
         log.error("no_model", reason=error.message, hint=error.hint)
         return None
-
-
-def _sensor_config(config: SensorsConfig, state: Path) -> SensorConfig:
-    files = tuple(
-        NumberFile(name, one.path, one.unit, one.scale, one.low, one.high, one.period_s)
-        for name, one in config.custom.items()
-    )
-    return SensorConfig(config.proc_root, config.sys_root, config.board, state, files)

@@ -14,8 +14,7 @@ from trimtab.sensors.config import NumberFile
 from trimtab.sensors.source import Files
 
 PREFIX: Final = "custom."
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
-_LONGEST_NAME: Final = 64
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _LONGEST_TTL_S: Final = 86400.0
 _MOST_PUSHED: Final = 64
 
@@ -27,10 +26,10 @@ def check_name(name: str) -> str:
         UsageError: If it can't be a signal's name.
     """
     bare = name.removeprefix(PREFIX)
-    if len(bare) > _LONGEST_NAME or not _NAME.fullmatch(bare):
+    if not _NAME.fullmatch(bare):
         raise UsageError(
             f"{name[:80]!r} can't be a signal's name",
-            hint="lower-case letters, digits and underscores, parts joined by dots, up to 64",
+            hint="lower-case letters, digits, dots, underscores and dashes, up to 64",
         )
     return PREFIX + bare
 
