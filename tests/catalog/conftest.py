@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trimtab.cli import main
 
 TINY = Path(__file__).parent.parent / "tiny"
 
@@ -66,13 +66,22 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_models(tmp_path: Path) -> Callable[..., Finished]:
-    """`trimtab models ...` as a real process, with a home of its own."""
+def run_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """`trimtab models ...` as the console script runs it, with a home of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("TRIMTAB_MODELS", "XDG_DATA_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: object, **environ: str) -> Finished:
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home"), **environ}
-        argv = [sys.executable, "-m", "trimtab", "models", *map(str, arguments)]
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=50)
-        return Finished(done.returncode, done.stdout, done.stderr)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["trimtab", "models", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return Finished(int(end.value.code or 0), out, err)
 
     return run

@@ -20,7 +20,7 @@ from trimtab.errors import BuildError
 
 TORCH: Final = "2.13.0"
 REQUIREMENTS: Final = "build-requirements.txt"
-_COMPLETE: Final = "complete"
+COMPLETE: Final = "complete"
 _PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -49,8 +49,8 @@ def ensure(cache: Path, progress: Progress) -> Path:
     """
     folder = cache / "build-env"
     python = environment_python(cache)
-    key = _key()
-    marker = folder / _COMPLETE
+    key = environment_key()
+    marker = folder / COMPLETE
     if marker.is_file() and marker.read_text(encoding="utf-8") == key and python.exists():
         return python
     progress.say(f"Preparing the build environment in {folder} (once; about 1.3 GB).")
@@ -74,7 +74,8 @@ def download(python: Path, requirement: str, folder: Path, note: Callable[[str],
     _pip(python, arguments, f"download {requirement}", note)
 
 
-def _key() -> str:
+def environment_key() -> str:
+    """Changes when the environment must be made again."""
     parts = [platform.python_version(), TORCH, *requirements()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
