@@ -145,6 +145,18 @@ def test_it_is_the_kernels_preferred_victim_and_has_a_name(new_worker: NewWorker
     assert (process / "oom_score_adj").read_text().strip() == "1000"
 
 
+def test_the_engine_leaves_no_record_of_its_use(
+    monkeypatch: pytest.MonkeyPatch, new_worker: NewWorker, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    worker = new_worker()
+    worker.load()
+    worker.stop()
+
+    assert list(tmp_path.rglob("*")) == []
+
+
 def test_an_idle_worker_uses_no_processor(new_worker: NewWorker) -> None:
     worker = new_worker()
     worker.load()

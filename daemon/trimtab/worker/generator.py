@@ -43,6 +43,9 @@ class GeneratorDecoder:
     Args:
         facts: The variant.
         threads: Engine threads.
+        share_buffer: Take memory for all of a cache's capacity when it is opened. It is no faster
+            with 50 tokens and 1.6 times as fast with 1000 (otherwise the engine copies the cache
+            at each step), but a conversation that may become long costs as if it were.
 
     Raises:
         LoadError: The engine refuses the variant.
@@ -52,7 +55,7 @@ class GeneratorDecoder:
     speculation: Final = ("off",)  # it gives logits for the last token alone
     committed_bytes: Final = 0  # its caches are in the process's own memory
 
-    def __init__(self, facts: VariantFacts, threads: int) -> None:
+    def __init__(self, facts: VariantFacts, threads: int, *, share_buffer: bool = False) -> None:
         config = og.Config(str(facts.folder))
         config.overlay(json.dumps(_overlay(threads)))
         try:
@@ -63,6 +66,7 @@ class GeneratorDecoder:
                 hint="`trimtab models verify` tells whether its files are whole",
             ) from error
         self._vocabulary = facts.vocabulary
+        self._share_buffer = share_buffer
 
     def open(self, place: Place) -> GeneratorCache:
         """Make a Generator. KV that is already there can't be taken over: the length is 0."""
@@ -71,7 +75,7 @@ class GeneratorDecoder:
             params.set_search_options(
                 max_length=place.capacity,
                 batch_size=1,
-                past_present_share_buffer=False,
+                past_present_share_buffer=self._share_buffer,
                 chunk_size=_CHUNK,
             )
             return GeneratorCache(og.Generator(self._model, params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +17,7 @@ from trimtab.worker.channel import Channel
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.loop import Loop
-from trimtab.worker.memory import resident_bytes
+from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.variant import VariantFacts, read_variant
@@ -54,6 +55,9 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     tokenizer = Tokenizer(facts)
     choice = choose_decoder(facts, request)
     _prove(choice.decoder, facts)
+    gc.collect()
+    gc.freeze()
+    give_back_free_memory()
     context = min(request.context, facts.context)
     signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then
     language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
