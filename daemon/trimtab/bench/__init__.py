@@ -1,0 +1,1 @@
+"""`trimtab bench`: what this machine does, measured; and real daemons to measure it with."""

@@ -71,6 +71,8 @@ def why(trigger: Trigger) -> str:
         return trigger.text or f"{trigger.signal} asked for it"
     unit = unit_of(trigger.signal)
     value = amount(trigger.value, unit)
+    if trigger.text and trigger.signal == "memory.available" and not _under(trigger):
+        return trigger.text  # what is available keeps the limit: the text says what would not
     if trigger.threshold is None:
         clause = trigger.text or f"{trigger.signal} was {value}"
     else:
@@ -81,6 +83,11 @@ def why(trigger: Trigger) -> str:
     if trigger.for_s >= 1:
         clause += f", for {seconds(trigger.for_s)}"
     return clause
+
+
+def _under(trigger: Trigger) -> bool:
+    value, threshold = trigger.value, trigger.threshold
+    return value is not None and threshold is not None and value < threshold
 
 
 def unit_of(signal: str) -> Unit | None:
@@ -104,6 +111,8 @@ def _what(decision: Decision) -> str:
             return f"Kept {source.describe()}"
         case Direction.RELIEF:
             return f"Gave idle memory back and kept {source.describe()}"
+        case Direction.DOWN | Direction.UP if source == target:
+            return f"Gave up the step under way and kept {source.describe()}"
         case Direction.DOWN:
             return f"Stepped down {_moved(source, target)}"
         case Direction.UP:

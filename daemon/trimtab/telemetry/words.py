@@ -24,7 +24,7 @@ def size(value_bytes: float) -> str:
     """Bytes as MiB, or GiB from 10 GiB on."""
     mebibytes = value_bytes / _MIB
     if abs(mebibytes) >= 10 * 1024:
-        return f"{mebibytes / 1024:.1f} GiB"
+        return f"{mebibytes / 1024:.2f} GiB"
     if abs(mebibytes) >= 10 or mebibytes == 0:
         return f"{mebibytes:.0f} MiB"
     return f"{mebibytes:.1f} MiB"
