@@ -139,6 +139,22 @@ def test_a_better_variant_that_comes_later_becomes_the_measure_of_all(
     assert bench.calls == ["int4", "int8"]
 
 
+def test_a_variant_that_is_added_leaves_the_others_measurements_alone(
+    bench: Bench, progress: Any
+) -> None:
+    before = build_model(bench.request("int8", "int4"), progress).manifest
+    progress.steps.clear()
+    weights = bench.models / "m/int4/model.onnx.data"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+
+    after = build_model(bench.request("fp16", "int8", "int4"), progress).manifest
+
+    assert "Prove int8" in progress.steps
+    assert "Prove int4" not in progress.steps
+    assert after.variants[1] == before.variants[1]
+    assert file_sha256(weights) != after.variants[1].files["model.onnx.data"].sha256
+
+
 def test_a_build_that_failed_goes_on_after_its_last_whole_step(
     bench: Bench, progress: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,10 @@ from trimtab.catalog.assemble import (
     existing_manifest,
     inspect,
     kept_candidates,
-    manifest_of,
     prove_all,
 )
 from trimtab.catalog.build import BuildResult
+from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space, copy_bytes
 from trimtab.catalog.graph import GENAI_CONFIG
 from trimtab.catalog.progress import Progress
@@ -83,6 +83,7 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
         display_name=request.display_name or default_name,
         source=request.source,
         threads=request.threads,
+        earlier=there,
     )
     candidates = [entry.inspected.candidate for entry in proven]
     if all(candidate.folder.parent == target for candidate in candidates):
@@ -150,7 +151,8 @@ def _prove(
 ) -> tuple[list[Proven], list[Refusal]]:
     if not request.verify:
         progress.say("Nothing was proven: memory and quality in the manifest are assumed.")
-        return [Proven(one, None) for one in sorted(inspected, key=by_precision)], []
+        ordered = sorted(inspected, key=by_precision)
+        return [Proven(one, None, one.candidate.known) for one in ordered], []
     with tempfile.TemporaryDirectory(prefix="trimtab-proof-") as scratch:
         proven, refused = prove_all(inspected, Path(scratch), request.threads, progress)
     if not proven:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from trimtab import __version__
 from trimtab.catalog.disk import readable
-from trimtab.catalog.fingerprint import file_sha256, kv_fingerprint, tokenizer_sha256
+from trimtab.catalog.fingerprint import file_sha256, tokenizer_sha256
 from trimtab.catalog.graph import GraphFacts, read_graph
 from trimtab.catalog.indices import write_indices_graph
-from trimtab.catalog.manifest import MANIFEST, VERSION, Evaluation, File, Manifest, Variant, read
+from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.proof import Proof, evaluation_text, prove
-from trimtab.domain.models import kv_bytes_per_token
 from trimtab.errors import BuildError, CatalogError
 
-# Where nothing was measured (`models add --no-verify`), the quality that the planner starts from.
-ASSUMED_QUALITY: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 1.0, "fp16": 1.0, "int8": 0.99}
-ASSUMED_QUALITY_OTHERWISE: Final = 0.75
 PRECISION_ORDER: Final = ("fp32", "bf16", "fp16", "int8", "int4")
-IGNORED: Final = (".cache", ".locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +28,16 @@ class Candidate:
         folder: Where its files are.
         place: What the manifest says for its folder: a name, or an absolute path.
         options: How it was built, where that is known.
+        known: What was measured before; None for a new one.
+        measured_against: The reference of that measurement.
     """
 
     name: str
     folder: Path
     place: str
     options: dict[str, str] = field(default_factory=dict)
+    known: Variant | None = None
+    measured_against: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +60,17 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A candidate that passed; `proof` is None where the person wanted none."""
+    """A candidate that passed.
+
+    Attributes:
+        inspected: The candidate.
+        proof: What was measured now; None if nothing was.
+        known: What was measured before and still holds; it wins over `proof`.
+    """
 
     inspected: Inspected
     proof: Proof | None
+    known: Variant | None = None
 
 
 def existing_manifest(target: Path) -> Manifest | None:
@@ -82,11 +84,25 @@ def existing_manifest(target: Path) -> Manifest | None:
 
 
 def kept_candidates(target: Path, there: Manifest | None) -> list[Candidate]:
-    """Variants that are there already; they are proven again with the new ones, on one scale."""
+    """Variants that are there already.
+
+    What was measured of them holds as long as the reference and the text are the same; otherwise
+    they are proven again with the new ones, so that all are on one scale.
+    """
     if there is None:
         return []
+    text = there.evaluation
+    same_text = text is not None and text.text_sha256 == file_sha256(evaluation_text())
+    against = text.reference if text is not None and same_text else ""
     return [
-        Candidate(variant.name, target / variant.folder, variant.folder, variant.build_options)
+        Candidate(
+            variant.name,
+            target / variant.folder,
+            variant.folder,
+            variant.build_options,
+            variant if variant.proven else None,
+            against,
+        )
         for variant in there.variants
     ]
 
@@ -175,6 +191,9 @@ def prove_all(
     refused: list[Refusal] = []
     try:
         for one in sorted(inspected, key=by_precision):
+            if _still_holds(one.candidate, proven):
+                proven.append(Proven(one, None, one.candidate.known))
+                continue
             try:
                 proof = _prove_one(one, reference, not proven, threads, progress)
             except BuildError as error:
@@ -186,6 +205,13 @@ def prove_all(
     finally:
         reference.unlink(missing_ok=True)
     return proven, refused
+
+
+def _still_holds(candidate: Candidate, proven: Sequence[Proven]) -> bool:
+    """Whether an old measurement can stand: the reference that it was made against is in force."""
+    if candidate.known is None or not proven:
+        return False
+    return proven[0].inspected.candidate.name == candidate.measured_against
 
 
 def _prove_one(
@@ -210,110 +236,3 @@ def _sentence(proof: Proof) -> str:
         f"{proof.top1_agreement:.1%}, {readable(proof.resident_bytes)} resident, "
         f"{proof.decode_tps:.0f} tokens/s"
     )
-
-
-def manifest_of(
-    proven: Sequence[Proven],
-    *,
-    model_id: str,
-    display_name: str,
-    source: dict[str, str],
-    threads: int,
-) -> Manifest:
-    """The manifest of variants that passed.
-
-    Args:
-        proven: At least one, the reference first.
-        model_id: The model's id.
-        display_name: The model's name for people.
-        source: Where it came from.
-        threads: Engine threads of the proofs.
-
-    Raises:
-        CatalogError: They aren't variants of one model.
-    """
-    check_same_model([entry.inspected for entry in proven])
-    first = proven[0].inspected
-    variants = [_variant(entry, model_id, threads) for entry in proven]
-    proofs = [entry.proof for entry in proven if entry.proof is not None]
-    text = evaluation_text()
-    evaluation = None
-    if proofs:
-        digest = file_sha256(text)
-        evaluation = Evaluation(text.name, digest, proofs[0].tokens, first.candidate.name)
-    has_template = proofs[0].chat_template if proofs else _template_file(first.candidate.folder)
-    return Manifest(
-        version=VERSION,
-        id=model_id,
-        name=display_name,
-        architecture=first.facts.architecture,
-        context_length=max(entry.inspected.facts.context_length for entry in proven),
-        vocabulary=first.facts.vocabulary,
-        chat_template=has_template,
-        tokenizer_sha256=first.tokenizer,
-        fingerprint=variants[0].fingerprint,
-        kv=first.facts.kv,
-        rope=first.facts.rope,
-        variants=variants,
-        evaluation=evaluation,
-        source=source,
-        made={
-            "by": f"trimtab {__version__}",
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        },
-    )
-
-
-def _variant(entry: Proven, model_id: str, threads: int) -> Variant:
-    one, proof = entry.inspected, entry.proof
-    facts, folder = one.facts, one.candidate.folder
-    files = _files(folder)
-    disk_bytes = sum(file.bytes for file in files.values())
-    kv = facts.kv
-    quality = ASSUMED_QUALITY.get(facts.precision, ASSUMED_QUALITY_OTHERWISE)
-    return Variant(
-        name=one.candidate.name,
-        folder=one.candidate.place,
-        precision=facts.precision,
-        kv_dtype=facts.kv_dtype,
-        kv_bytes_per_token=kv_bytes_per_token(
-            layers=kv.layers, kv_heads=kv.heads, head_size=kv.head_size, kv_dtype=facts.kv_dtype
-        ),
-        fingerprint=kv_fingerprint(model_id, one.tokenizer, kv, facts.kv_dtype, facts.rope),
-        context_length=facts.context_length,
-        disk_bytes=disk_bytes,
-        resident_bytes=proof.resident_bytes if proof else disk_bytes,
-        quality=_rounded_quality(proof.mean_kl) if proof else quality,
-        proven=proof is not None,
-        perplexity=round(proof.perplexity, 4) if proof else None,
-        mean_kl=round(proof.mean_kl, 6) if proof else None,
-        top1_agreement=round(proof.top1_agreement, 4) if proof else None,
-        measured_at_build=proof.hints(threads) if proof else None,
-        build_options=one.candidate.options,
-        versions={name: metadata.version(name) for name in ("onnxruntime-genai", "onnxruntime")},
-        graph=facts.graph,
-        indices_graph=one.indices_graph,
-        files=files,
-    )
-
-
-def _rounded_quality(mean_kl: float) -> float:
-    return max(1e-6, round(math.exp(-mean_kl), 6))
-
-
-def _files(folder: Path) -> dict[str, File]:
-    """Size and hash of each file of a variant, by its path below the folder."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    kept = [path for path in paths if not any(p in IGNORED for p in path.parts)]
-    return {
-        str(path.relative_to(folder)): File(path.stat().st_size, file_sha256(path))
-        for path in kept
-        if not path.name.endswith(".partial")
-    }
-
-
-def _template_file(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    config = folder / "tokenizer_config.json"
-    return config.is_file() and "chat_template" in config.read_text(encoding="utf-8")

@@ -24,9 +24,9 @@ from trimtab.catalog.assemble import (
     existing_manifest,
     inspect,
     kept_candidates,
-    manifest_of,
     prove_all,
 )
+from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space
 from trimtab.catalog.manifest import Manifest
 from trimtab.catalog.progress import Progress
