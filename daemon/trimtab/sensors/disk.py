@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from trimtab.domain.readings import Quality, Reading
 from trimtab.sensors.source import Files, Roots
+
+
+def _space(folder: Path, files: Files) -> os.statvfs_result:
+    """Space where a folder is, or will be when it is made."""
+    for there in (folder, *folder.parents):
+        try:
+            return files.statvfs(str(there))
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def parse_life_time(text: str) -> float | None:
@@ -44,7 +56,7 @@ class DiskSensor:
             reason = "no state directory is watched"
             readings.append(Reading("disk.free", None, at_s, Quality.ABSENT, reason))
         else:
-            space = files.statvfs(str(self._folder))
+            space = _space(self._folder, files)
             free = float(space.f_bavail * space.f_frsize)
             readings.append(Reading("disk.free", free, at_s, Quality.GOOD, str(self._folder)))
         worst = None

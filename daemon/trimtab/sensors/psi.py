@@ -18,9 +18,7 @@ from trimtab.sensors.source import KernelFile, Roots, missing, unreadable
 
 _AVERAGES: Final = ("avg10", "avg60", "avg300")
 _SHORTEST_S: Final = 0.005  # two looks closer together than this give no share
-_OFF: Final = (
-    "PSI is off in this kernel; boot with psi=1 to have it. MemAvailable's slope stands in"
-)
+_OFF: Final = "PSI is off in this kernel (psi=1 turns it on); MemAvailable's slope stands in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class _PressureFile:
             self._last.clear()
             readings = unreadable(self.signals, at_s, error)
             if readings[0].quality is Quality.ABSENT:
-                return missing(self.signals, at_s, Quality.ABSENT, f"{_OFF} ({error})")
+                return missing(self.signals, at_s, Quality.ABSENT, _OFF)
             return readings
         readings = []
         for stall in stalls:
