@@ -20,7 +20,23 @@ _model_option = click.option(
 )
 
 
-@click.group()
+class _Group(click.Group):
+    """Takes `test` from its own module, which the other commands needn't import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, by name."""
+        return sorted([*super().list_commands(ctx), "test"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command; None if there is no such name."""
+        if cmd_name == "test":
+            from trimtab.cli.policy_test import test_command
+
+            return test_command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group)
 def policy() -> None:
     """Check, test, show and compare policies, and change the one in force.
 

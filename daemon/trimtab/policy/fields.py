@@ -24,7 +24,7 @@ MAX_CONTEXT: Final = 2**20
 MAX_THREADS: Final = 256
 
 
-def _quantity(unit: Unit) -> Callable[[object], float]:
+def quantity(unit: Unit) -> Callable[[object], float]:
     """A validator that reads one kind of quantity."""
 
     def parse(found: object) -> float:
@@ -43,14 +43,14 @@ def _text_schema(kind: str, example: str, *, number: bool = False) -> WithJsonSc
     return WithJsonSchema({"type": types, "format": kind, "examples": [example]})
 
 
-Duration = Annotated[float, BeforeValidator(_quantity(Unit.SECONDS)), _text_schema("time", "30s")]
-Size = Annotated[float, BeforeValidator(_quantity(Unit.BYTES)), _text_schema("size", "512MiB")]
+Duration = Annotated[float, BeforeValidator(quantity(Unit.SECONDS)), _text_schema("time", "30s")]
+Size = Annotated[float, BeforeValidator(quantity(Unit.BYTES)), _text_schema("size", "512MiB")]
 Celsius = Annotated[
-    float, BeforeValidator(_quantity(Unit.CELSIUS)), _text_schema("temperature", "80C")
+    float, BeforeValidator(quantity(Unit.CELSIUS)), _text_schema("temperature", "80C")
 ]
 Ratio = Annotated[
     float,
-    BeforeValidator(_quantity(Unit.RATIO)),
+    BeforeValidator(quantity(Unit.RATIO)),
     _text_schema("share", "25%", number=True),
 ]
 Pace = Annotated[Ratio, Field(ge=MIN_PACE_RATIO, le=1)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Final, get_args, get_origin
+from collections.abc import Mapping as AbstractMapping
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
@@ -28,15 +29,32 @@ from trimtab.policy.schema import PolicyFile
 from trimtab.policy.units import show
 
 _ROUNDS: Final = 4
-_PLACEHOLDERS: Final[dict[str, str | int | list[str]]] = {
+StandIn: TypeAlias = str | int | list[str]
+
+_PLACEHOLDERS: Final[dict[str, StandIn]] = {
     "version": 1,
     "name": "unnamed",
     "protect": ["latency", "memory"],
 }
 
 
+P = TypeVar("P", bound=Part)
+
+
 def validate(document: Mapping) -> tuple[PolicyFile | None, Mapping, set[PathParts], list[Problem]]:
-    """Hold a document against the schema.
+    """Hold a policy against its schema; see `hold_against`."""
+    return hold_against(document, PolicyFile, _PLACEHOLDERS)
+
+
+def hold_against(
+    document: Mapping, part: type[P], stand_ins: AbstractMapping[str, StandIn]
+) -> tuple[P | None, Mapping, set[PathParts], list[Problem]]:
+    """Hold a document against a schema.
+
+    Args:
+        document: What was read.
+        part: The schema.
+        stand_ins: Values for the top-level fields that must exist, in case they are at fault.
 
     What is at fault is left out and the rest validated again, so that checks of meaning can go on
     and everything is reported at once.
@@ -50,21 +68,23 @@ def validate(document: Mapping) -> tuple[PolicyFile | None, Mapping, set[PathPar
     removed: set[PathParts] = set()
     for _ in range(_ROUNDS):
         try:
-            return PolicyFile.model_validate(plain(document)), document, removed, problems
+            return part.model_validate(plain(document)), document, removed, problems
         except ValidationError as error:
             details = error.errors(include_url=False)
-        problems += _problems(document, details)
-        document, gone = _prune(document, details)
+        problems += _problems(document, details, part)
+        document, gone = _prune(document, details, stand_ins)
         removed |= gone
     return None, document, removed, problems
 
 
-def _problems(document: Mapping, details: list[ErrorDetails]) -> Iterator[Problem]:
+def _problems(
+    document: Mapping, details: list[ErrorDetails], part: type[Part]
+) -> Iterator[Problem]:
     for detail in details:
         at, path = find(document, detail["loc"])
         if detail["type"] == "extra_forbidden":
             at = _name_position(document, detail["loc"]) or at
-        message, suggestion = _explain(detail)
+        message, suggestion = _explain(detail, part)
         yield Problem(
             Severity.ERROR, at.file, at.line, at.column, dotted(path), message, suggestion
         )
@@ -89,7 +109,9 @@ def _existing(document: Node, loc: PathParts) -> PathParts:
     return kept
 
 
-def _prune(document: Mapping, details: list[ErrorDetails]) -> tuple[Mapping, set[PathParts]]:
+def _prune(
+    document: Mapping, details: list[ErrorDetails], stand_ins: AbstractMapping[str, StandIn]
+) -> tuple[Mapping, set[PathParts]]:
     """Leave out what is at fault; the top-level fields that must exist get a stand-in."""
     faulty = {_existing(document, detail["loc"]) for detail in details}
     removed = {find(document, path)[1] for path in faulty if path}
@@ -98,10 +120,10 @@ def _prune(document: Mapping, details: list[ErrorDetails]) -> tuple[Mapping, set
     for path in sorted(faulty, key=_sort_key, reverse=True):
         pruned = without(pruned, path)
     assert isinstance(pruned, Mapping)
-    missing = [name for name in _PLACEHOLDERS if name not in pruned.entries]
+    missing = [name for name in stand_ins if name not in pruned.entries]
     entries = dict(pruned.entries)
     for name in missing:
-        entries[name] = Entry(document.at, _stand_in(_PLACEHOLDERS[name], document.at))
+        entries[name] = Entry(document.at, _stand_in(stand_ins[name], document.at))
         removed.add((name,))
     return Mapping(entries, document.at), removed
 
@@ -110,20 +132,20 @@ def _sort_key(path: PathParts) -> tuple[tuple[int, str], ...]:
     return tuple((step, "") if isinstance(step, int) else (-1, step) for step in path)
 
 
-def _stand_in(value: str | int | list[str], at: Position) -> Node:
+def _stand_in(value: StandIn, at: Position) -> Node:
     if isinstance(value, list):
         return Listing(tuple(Scalar(item, item, at) for item in value), at)
     return Scalar(value, str(value), at)
 
 
-def _explain(detail: ErrorDetails) -> tuple[str, str]:
+def _explain(detail: ErrorDetails, part: type[Part]) -> tuple[str, str]:
     """What is wrong and what to write instead."""
     kind = detail["type"]
     context: dict[str, Any] = detail.get("ctx", {})
     if kind == "quantity":
         return str(context["text"]), str(context["suggestion"])
     if kind == "extra_forbidden":
-        return _unknown_field(detail["loc"])
+        return _unknown_field(detail["loc"], part)
     if kind == "missing":
         return _missing_field(detail["loc"])
     explain = _EXPLANATIONS.get(kind)
@@ -135,9 +157,9 @@ def _explain(detail: ErrorDetails) -> tuple[str, str]:
     return explain(found, context)
 
 
-def _unknown_field(loc: PathParts) -> tuple[str, str]:
+def _unknown_field(loc: PathParts, part: type[Part]) -> tuple[str, str]:
     name = str(loc[-1])
-    allowed = _fields_at(loc[:-1])
+    allowed = _fields_at(loc[:-1], part)
     return f"unknown field {name!r}; allowed are {', '.join(allowed)}", nearest(name, allowed)
 
 
@@ -217,13 +239,13 @@ _EXPLANATIONS: Final[dict[str, Callable[[object, dict[str, Any]], tuple[str, str
 }
 
 
-def _fields_at(loc: PathParts) -> list[str]:
+def _fields_at(loc: PathParts, part: type[Part]) -> list[str]:
     """Names of the fields that the schema has at a path."""
-    here: list[Any] = [PolicyFile]
+    here: list[Any] = [part]
     for step in loc:
         here = [inner for annotation in here for inner in _descend(annotation, step)]
-    parts = [part for annotation in here for part in parts_of(annotation)]
-    return list(dict.fromkeys(name for part in parts for name in field_names(part)))
+    parts = [inner for annotation in here for inner in parts_of(annotation)]
+    return list(dict.fromkeys(name for inner in parts for name in field_names(inner)))
 
 
 def field_names(part: type[Part]) -> dict[str, str]:

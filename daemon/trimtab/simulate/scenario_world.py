@@ -1,0 +1,496 @@
+"""A device in simulated time: memory, heat, requests and a worker, driven by the real `step`.
+
+Time goes by ticks of one second while something happens and for half a minute after it, and of
+five seconds while nothing does. Requests alone are nothing: their latency is reckoned within ticks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trimtab.domain.actions import (
+    Action,
+    HandoverMode,
+    Park,
+    PlaceIdleKv,
+    ReleaseIdleKv,
+    SetContext,
+    SetPace,
+    SetSpeculation,
+    SwitchWorker,
+)
+from trimtab.domain.decisions import Decision
+from trimtab.domain.events import (
+    ActionEnded,
+    Demand,
+    Event,
+    ModelChanged,
+    OutcomeKind,
+    PinCleared,
+    PinSet,
+    PolicyChanged,
+    RequestWaiting,
+    Tick,
+    WorkerLost,
+    WorkerMeasured,
+)
+from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
+from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Quality, Reading, Snapshot
+from trimtab.planner import State, step
+from trimtab.planner.predict import loaded_bytes
+from trimtab.policy.compiled import Policy
+from trimtab.simulate.scenario_requests import Engine, Requests
+
+TICK_S: Final = 1.0
+CALM_TICK_S: Final = 5.0
+LIVELY_S: Final = 30.0
+_RETIRE_S: Final = 0.2
+_START_S: Final = 1000.0
+"""Simulated monotonic time at the start; no test may depend on it being zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What stands under the policy.
+
+    Attributes:
+        model: With speeds as they are on this device.
+        memory_bytes: All of its memory.
+        others_bytes: What everything else holds at the start.
+        threads: Engine threads.
+        rest_celsius: Temperature when idle; None without a sensor.
+        full_celsius: Temperature under load at full pace.
+        heat_s: Time constant.
+    """
+
+    model: ModelSpec
+    memory_bytes: float
+    others_bytes: float
+    threads: int = 1
+    rest_celsius: float | None = None
+    full_celsius: float = 0.0
+    heat_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What happens at one time; see `scenario_schema.EventFile`."""
+
+    at_s: float
+    over_s: float = 0.0
+    others_bytes: float | None = None
+    values: Mapping[str, float] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    every_s: float | None = None
+    stop_requests: bool = False
+    prompt: int = 0
+    answer: int = 0
+    crash: bool = False
+    fails: frozenset[str] | None = None
+    pin: Mapping[Knob, str | int | float] | None = None
+    unpin: bool = False
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was so after one tick; times are from the scenario's start."""
+
+    at_s: float
+    point: OperatingPoint
+    available_bytes: float
+    celsius: float | None
+    rules: tuple[str, ...]
+    running: int
+    waiting: int
+    refused: int
+    answered: int
+    loading: str = ""
+
+    @property
+    def parked(self) -> bool:
+        """True if nothing is loaded, and nothing is being loaded either."""
+        return self.point.parked and not self.loading
+
+    def describe(self) -> str:
+        """What is in force, in words."""
+        if not self.loading:
+            return self.point.describe()
+        return f"loading {self.loading}" if self.point.parked else self.point.describe()
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything that a scenario's run left behind."""
+
+    policy: Policy
+    memory_bytes: float
+    samples: list[Sample] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    happenings: list[tuple[float, str]] = field(default_factory=list)
+    start_s: float = _START_S
+
+
+@dataclass(slots=True)
+class _Ramp:
+    """A value on its way."""
+
+    value: float
+    goal: float = 0.0
+    rate: float = 0.0
+
+    def aim(self, goal: float, over_s: float) -> None:
+        if over_s <= 0:
+            self.value, self.rate = goal, 0.0
+        else:
+            self.goal, self.rate = goal, (goal - self.value) / over_s
+
+    def advance(self, elapsed_s: float) -> None:
+        if not self.rate:
+            return
+        self.value += self.rate * elapsed_s
+        if (self.value - self.goal) * self.rate >= 0:
+            self.value, self.rate = self.goal, 0.0
+
+
+class World:
+    """Runs one scenario.
+
+    Args:
+        policy: In force at the start.
+        policies: Others that come in force later, by name.
+        device: Under it.
+        start_minute: Local time at the start.
+        stops: Moments that a tick must fall on.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        policies: Mapping[str, Policy],
+        device: Device,
+        start_minute: int,
+        stops: set[float],
+    ) -> None:
+        self.policy = policy
+        self.policies = policies
+        self.device = device
+        self.start_minute = start_minute
+        self.now = 0.0
+        self._elapsed = 0.0
+        self.state = State(threads=device.threads)
+        self.worker = PARKED
+        self.context = 0
+        self.pending: deque[Action] = deque()
+        self.action: Action | None = None
+        self.action_began = 0.0
+        self.action_ends = 0.0
+        self.others = _Ramp(device.others_bytes)
+        self.signals: dict[str, _Ramp] = {}
+        self.absent: set[str] = set()
+        self.failing: frozenset[str] = frozenset()
+        self.celsius = device.rest_celsius
+        self.requests = Requests(policy.admission, policy.slo.window_s)
+        self.trace = Trace(policy, device.memory_bytes)
+        self.lively_until = LIVELY_S
+        self.stops = sorted(stops, reverse=True)
+
+    def run(self, happenings: Sequence[Happening], for_s: float) -> Trace:
+        """Let it all happen, to the end."""
+        upcoming = deque(happenings)
+        self._happen(upcoming)
+        self._post(ModelChanged(self._clock(), self.device.model))
+        self._tick(0.0)
+        while self.now < for_s:
+            self._advance(self._next_stop(upcoming, for_s))
+            self._happen(upcoming)
+            self._end_actions()
+            self._tick(self._elapsed)
+        return self.trace
+
+    # ------------------------------------------------------------ time
+
+    def _clock(self) -> float:
+        return _START_S + self.now
+
+    def _next_stop(self, upcoming: deque[Happening], for_s: float) -> float:
+        """The next moment to look at."""
+        moving = self.others.rate or any(ramp.rate for ramp in self.signals.values())
+        if moving or self.action is not None:
+            self.lively_until = max(self.lively_until, self.now + TICK_S)
+        step_s = TICK_S if self.now < self.lively_until else CALM_TICK_S
+        moments = [self.now + step_s, for_s]
+        if self.action is not None:
+            moments.append(self.action_ends)
+        if upcoming:
+            moments.append(upcoming[0].at_s)
+        coming = self.requests.next_arrival
+        if coming is not None and coming > self.now:
+            moments.append(coming)
+        while self.stops and self.stops[-1] <= self.now:
+            self.stops.pop()
+        if self.stops:
+            moments.append(self.stops[-1])
+        return max(self.now + 1e-6, min(moments))
+
+    def _advance(self, until: float) -> None:
+        """Let time pass: ramps, heat, and the engine's work."""
+        elapsed = until - self.now
+        self._elapsed = elapsed
+        self.now = until
+        self.others.advance(elapsed)
+        for ramp in self.signals.values():
+            ramp.advance(elapsed)
+        busy = self.requests.advance(until, elapsed, self._engine())
+        if self.celsius is not None and self.device.rest_celsius is not None:
+            rest, full = self.device.rest_celsius, self.device.full_celsius
+            goal = rest + (full - rest) * busy * self.worker.pace_ratio * self._warmth()
+            self.celsius += (goal - self.celsius) * min(1.0, elapsed / self.device.heat_s)
+
+    def _engine(self) -> Engine | None:
+        """The serving worker's speed; None without one."""
+        variant = self.device.model.variant(self.worker.variant or "")
+        if variant is None:
+            return None
+        pace = self.worker.pace_ratio
+        return Engine(
+            (variant.decode_tps or 1.0) * pace, (variant.prefill_tps or 1.0) * pace, self.context
+        )
+
+    def _warmth(self) -> float:
+        """How hot the loaded variant makes the board: the biggest one fully, others less."""
+        sizes = [variant.weights_bytes for variant in self.device.model.variants]
+        variant = self.device.model.variant(self.worker.variant or "")
+        if variant is None:
+            return 0.0
+        return 0.7 + 0.3 * float(variant.weights_bytes) / max(sizes)
+
+    # ------------------------------------------------------------ what happens
+
+    def _happen(self, upcoming: deque[Happening]) -> None:
+        while upcoming and upcoming[0].at_s <= self.now:
+            self._one(upcoming.popleft())
+            self.lively_until = self.now + LIVELY_S
+
+    def _one(self, event: Happening) -> None:
+        self._environment(event)
+        self._workload(event)
+        if event.crash and self.worker != PARKED:
+            lost = self.worker.variant or ""
+            self.worker = PARKED
+            self._say(f"the worker with {lost} dies")
+            self._post(WorkerLost(self._clock(), lost, "killed"))
+        if event.fails is not None:
+            self.failing = event.fails
+            self._say(f"won't load: {', '.join(sorted(event.fails)) or 'none'}")
+        if event.pin is not None:
+            self._say(
+                "pinned: " + ", ".join(f"{knob} {value}" for knob, value in event.pin.items())
+            )
+            self._post(PinSet(self._clock(), tuple(event.pin.items()), None, "scenario"))
+        if event.unpin:
+            self._say("unpinned")
+            self._post(PinCleared(self._clock(), "scenario"))
+        if event.policy is not None:
+            self.policy = self.policies[event.policy]
+            self.requests.admission = self.policy.admission
+            self._say(f"the policy is now {self.policy.name}")
+            self._post(PolicyChanged(self._clock(), self.policy.revision))
+
+    def _environment(self, event: Happening) -> None:
+        over = f" over {event.over_s:g} s" if event.over_s else ""
+        if event.others_bytes is not None:
+            self.others.aim(event.others_bytes, event.over_s)
+            self._say(f"others take {event.others_bytes / 2**20:.0f} MiB{over}")
+        for name, value in event.values.items():
+            ramp = self.signals.setdefault(name, _Ramp(value))
+            if name == "temperature.max" and self.celsius is not None and not ramp.rate:
+                ramp.value = self.celsius if ramp.value == value else ramp.value
+            ramp.aim(value, event.over_s)
+            self.absent.discard(name)
+            self._say(f"{name} is {value:g}{over}")
+        if event.absent:
+            self.absent.update(event.absent)
+            self._say(f"can't be read: {', '.join(event.absent)}")
+
+    def _workload(self, event: Happening) -> None:
+        if event.stop_requests:
+            self.requests.stop()
+            self._say("no more requests")
+        elif event.every_s is not None:
+            self.requests.repeat(self.now, event.every_s, event.prompt, event.answer)
+            self._say(f"a request every {event.every_s:g} s")
+        elif event.prompt:
+            self.requests.arrive(self.now, event.prompt, event.answer)
+            self._say("a request")
+
+    def _say(self, text: str) -> None:
+        self.trace.happenings.append((self.now, text))
+
+    # ------------------------------------------------------------ the core
+
+    def _tick(self, elapsed: float) -> None:
+        if self.requests.waiting and self.worker == PARKED and self.action is None:
+            self._post(RequestWaiting(self._clock()))
+        minute = int(self.start_minute + self.now // 60) % 1440
+        rules_before = self._rules()
+        self._post(Tick(self._clock(), self._snapshot(), self._demand(), minute))
+        rules = self._rules()
+        if rules != rules_before:
+            self.lively_until = self.now + LIVELY_S
+        loading = self.action.point.variant or "" if isinstance(self.action, SwitchWorker) else ""
+        self.trace.samples.append(
+            Sample(
+                self.now,
+                replace(self.worker, context=self.context) if not self.worker.parked else PARKED,
+                self._available(),
+                self._temperature(),
+                rules,
+                self.requests.running,
+                self.requests.waiting,
+                self.requests.refused,
+                self.requests.answered,
+                loading,
+            )
+        )
+
+    def _rules(self) -> tuple[str, ...]:
+        return tuple(one.rule.name for one in self.state.rules.verdicts if one.in_force)
+
+    def _post(self, event: Event) -> None:
+        result = step(self.state, event, self.policy)
+        self.state = result.state
+        if result.decision is not None:
+            self.trace.decisions.append(result.decision)
+            self.lively_until = self.now + LIVELY_S
+        if result.actions:
+            self._abandon()
+            self.pending = deque(result.actions)
+            self._begin()
+
+    def _snapshot(self) -> Snapshot:
+        at_s = self._clock()
+        values: dict[str, float | None] = {
+            "memory.available": self._available(),
+            "memory.total": self.device.memory_bytes,
+            **self.requests.signals(self.now),
+        }
+        if self.celsius is not None:
+            values["temperature.max"] = self.celsius
+        values |= {name: ramp.value for name, ramp in self.signals.items()}
+        readings = {
+            name: Reading(name, value, at_s) for name, value in values.items() if value is not None
+        }
+        for name in self.absent:
+            readings[name] = Reading(name, None, at_s, Quality.ABSENT, "as the scenario says")
+        return Snapshot(at_s, readings)
+
+    def _temperature(self) -> float | None:
+        told = self.signals.get("temperature.max")
+        if "temperature.max" in self.absent:
+            return None
+        return told.value if told is not None else self.celsius
+
+    def _demand(self) -> Demand:
+        serving = not self.worker.parked
+        return Demand(
+            running=self.requests.running if serving else 0,
+            waiting=self.requests.waiting,
+            held=0 if serving else self.requests.running,
+            kv_tokens=self.requests.kv_tokens if serving else 0,
+            worker_bytes=int(self._held()) if serving else None,
+        )
+
+    # ------------------------------------------------------------ memory
+
+    def _available(self) -> float:
+        """What MemAvailable would say: the new worker counts as far as it has loaded."""
+        loading = 0.0
+        if isinstance(self.action, SwitchWorker):
+            variant = self.device.model.variant(self.action.point.variant or "")
+            if variant is not None:
+                span = max(self.action_ends - self.action_began, 1e-9)
+                share = min(1.0, (self.now - self.action_began) / span)
+                loading = share * loaded_bytes(variant, {})
+        return max(0.0, self.device.memory_bytes - self.others.value - self._held() - loading)
+
+    def _held(self) -> float:
+        variant = self.device.model.variant(self.worker.variant or "")
+        if variant is None:
+            return 0.0
+        return loaded_bytes(variant, {}) + variant.kv_bytes_per_token * self.requests.kv_tokens
+
+    # ------------------------------------------------------------ actions
+
+    def _abandon(self) -> None:
+        """A newer plan: what runs is cut, its half-loaded worker is gone."""
+        self.action = None
+        self.pending.clear()
+
+    def _begin(self) -> None:
+        """Start the next action; instant ones end at once, within the same event."""
+        while self.pending and self.action is None:
+            action = self.pending.popleft()
+            self.action, self.action_began = action, self.now
+            self.action_ends = self.now + self._duration(action)
+            if isinstance(action, SwitchWorker) and action.mode is HandoverMode.BREAK_BEFORE_MAKE:
+                self.worker = PARKED
+            if self.action_ends <= self.now:
+                self._end(action)
+
+    def _duration(self, action: Action) -> float:
+        match action:
+            case SwitchWorker(point=point) if (
+                self.worker.variant == point.variant and self.worker.threads == point.threads
+            ):
+                return 0.0
+            case SwitchWorker(point=point):
+                variant = self.device.model.variant(point.variant or "")
+                return (variant.load_s or 1.0) + _RETIRE_S if variant is not None else _RETIRE_S
+            case Park():
+                return _RETIRE_S
+            case _:
+                return 0.0
+
+    def _end_actions(self) -> None:
+        if self.action is not None and self.now >= self.action_ends:
+            self._end(self.action)
+            self._begin()
+
+    def _end(self, action: Action) -> None:
+        self.action = None
+        kind, reason, failed = OutcomeKind.DONE, "", None
+        match action:
+            case SwitchWorker(point=point) if point.variant in self.failing:
+                kind, reason, failed = OutcomeKind.FAILED, "it does not load", point.variant
+            case SwitchWorker(point=point):
+                self.worker, self.context = point, point.context
+                self._measured(point)
+            case SetContext(tokens=tokens):
+                self.worker, self.context = self._with(context=tokens), tokens
+            case SetPace(ratio=ratio):
+                self.worker = self._with(pace_ratio=ratio)
+            case SetSpeculation(speculation=speculation):
+                self.worker = self._with(speculation=speculation)
+            case PlaceIdleKv(placement=placement):
+                self.worker = self._with(kv_placement=placement)
+            case ReleaseIdleKv():
+                pass  # no conversation is kept idle here
+            case Park():
+                self.worker = PARKED
+        took_s = self.now - self.action_began
+        self._post(ActionEnded(self._clock(), action.id, kind, self.worker, took_s, reason, failed))
+
+    def _with(self, **changes: object) -> OperatingPoint:
+        """The worker's point with something changed; parked stays parked."""
+        return PARKED if self.worker.parked else replace(self.worker, **changes)  # type: ignore[arg-type]
+
+    def _measured(self, point: OperatingPoint) -> None:
+        variant = self.device.model.variant(point.variant or "")
+        if variant is not None:
+            held = loaded_bytes(variant, {})
+            self._post(WorkerMeasured(self._clock(), variant.name, held, variant.load_s))
