@@ -79,7 +79,8 @@ class Requests:
     def repeat(self, now: float, every_s: float, prompt: int, answer: int) -> None:
         """A request now, and another each time."""
         self._every = (every_s, prompt, answer)
-        self.next_arrival = now
+        self.next_arrival = now + every_s
+        self.arrive(now, prompt, answer)
 
     def stop(self) -> None:
         """No more requests."""
