@@ -3,8 +3,9 @@
 Run it in the environment that `trimtab models build` prepares (it needs torch and transformers):
 
     ~/.cache/trimtab/build-env/bin/python tools/make_tiny_model.py --out /tmp/tiny
-    .venv/bin/trimtab models add /tmp/tiny/fp32 /tmp/tiny/int8 /tmp/tiny/int4 --id tiny \\
-        --name "tiny test model" --in tests/tiny
+    cp -r /tmp/tiny/fp32 /tmp/tiny/int8 /tmp/tiny/int4 tests/tiny/
+    TRIMTAB_MODELS=tests .venv/bin/trimtab models add tests/tiny --id tiny \\
+        --name "tiny test model"
 
 It trains a tokenizer and a model on text of our own (tiny_text.py and the evaluation text that
 ships with the package; both under the project's licence) and builds the variants with
