@@ -303,6 +303,20 @@ def test_a_gguf_is_converted_first(bench: Bench, progress: Any) -> None:
     assert bench.calls == ["convert", "int4"]
 
 
+def test_too_little_memory_is_said_before_the_builder_starts(
+    bench: Bench, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAIL", "int4")
+    request = bench.request("int4")
+    request = replace(request, source=replace(request.source, memory_bytes=10**15))
+
+    with pytest.raises(BuildError):
+        build_model(request, progress)
+
+    assert "takes about 1000000 GB of memory" in progress.said[0]
+    assert "may be killed" in progress.said[0]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from trimtab.catalog import build_env, build_process
 from trimtab.catalog.assemble import (
     Candidate,
@@ -27,7 +29,7 @@ from trimtab.catalog.assemble import (
     prove_all,
 )
 from trimtab.catalog.compose import manifest_of
-from trimtab.catalog.disk import check_space
+from trimtab.catalog.disk import check_space, readable
 from trimtab.catalog.manifest import Manifest
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.publish import publish
@@ -99,6 +101,7 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
             check_space(work, request.source.needs_bytes, f"Building {request.model_id}")
         python = build_env.ensure(request.cache, progress)
         weights = hugging_face_folder(request.source, work, python, progress)
+        _warn_of_memory(request.source.memory_bytes, progress)
         candidates = [_build_variant(recipe, weights, work, python, progress) for recipe in wanted]
         kept = kept_candidates(target, there)
         proven, refused = _prove(request, kept + candidates, work, progress)
@@ -115,6 +118,17 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
     published = {variant.name for variant in manifest.variants}
     built = tuple(recipe.name for recipe in wanted if recipe.name in published)
     return BuildResult(target, manifest, built, tuple(refused))
+
+
+def _warn_of_memory(needed_bytes: int, progress: Progress) -> None:
+    """Say it beforehand: when memory runs out, the kernel kills the builder without a word."""
+    available = psutil.virtual_memory().available
+    if needed_bytes > available:
+        progress.say(
+            f"The builder takes about {readable(needed_bytes)} of memory, and "
+            f"{readable(available)} are available: it may be killed. A bigger machine can build "
+            "the model, and its folder can be copied here."
+        )
 
 
 def _prove(

