@@ -10,6 +10,7 @@ from trimtab.domain.actions import (
     ReleaseIdleKv,
     SetContext,
     SetPace,
+    SetSpeculation,
     SwitchWorker,
 )
 from trimtab.domain.decisions import Decision
@@ -25,6 +26,7 @@ from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner import State, step
+from trimtab.planner.points import draft_of
 from trimtab.planner.predict import loaded_bytes
 from trimtab.policy.compiled import Policy
 
@@ -148,7 +150,9 @@ class World:
         variant = self.model.variant(self.loaded.variant or "")
         if variant is None:
             return None
-        return loaded_bytes(variant, {}) + variant.kv_bytes_per_token * self.demand.kv_tokens
+        draft = self.model.variant(draft_of(self.loaded.speculation) or "")
+        weights = loaded_bytes(variant, {}) + (draft.weights_bytes if draft is not None else 0)
+        return weights + variant.kv_bytes_per_token * self.demand.kv_tokens
 
     def _end(self, action: Action) -> None:
         kind, reason, variant = OutcomeKind.DONE, "", None
@@ -163,6 +167,8 @@ class World:
                 self.loaded = replace(self.loaded, context=tokens)
             case SetPace(ratio=ratio):
                 self.loaded = replace(self.loaded, pace_ratio=ratio)
+            case SetSpeculation(speculation=speculation):
+                self.loaded = replace(self.loaded, speculation=speculation)
             case Park():
                 self.loaded = PARKED
             case ReleaseIdleKv():

@@ -8,7 +8,13 @@ from itertools import pairwise
 from planner_world import LADDER, MIB, World
 
 from policies_for_tests import policy
-from trimtab.domain.actions import HandoverMode, Park, ReleaseIdleKv, SwitchWorker
+from trimtab.domain.actions import (
+    HandoverMode,
+    Park,
+    ReleaseIdleKv,
+    SetSpeculation,
+    SwitchWorker,
+)
 from trimtab.domain.decisions import Direction
 from trimtab.domain.events import (
     Demand,
@@ -474,3 +480,25 @@ def test_a_step_up_counts_idle_memory_as_free_and_gives_it_back_first() -> None:
     assert isinstance(release, ReleaseIdleKv)
     assert isinstance(switch, SwitchWorker)
     assert world.point.variant == "fp32"
+
+
+def test_ngram_drafting_is_allowed_where_the_policy_has_it_and_costs_no_worker() -> None:
+    world = World(policy(knobs=knobs(speculation=("off", "ngram")))).start()
+    started = world.point.speculation
+    world.policy = policy(revision="000000000002")
+    world.post(PolicyChanged(world.now, "000000000002"))
+    world.run(2)
+
+    assert started == "ngram"
+    assert world.point.speculation == "off"
+    assert isinstance(world.actions[-1], SetSpeculation)
+
+
+def test_a_draft_variant_is_loaded_while_its_memory_is_there_and_goes_before_the_target() -> None:
+    world = World(policy(knobs=knobs(speculation=("off", "draft:int4")))).start()
+    roomy = world.point
+    world.free_bytes = 1340 * MIB
+    world.run(5)
+
+    assert (roomy.variant, roomy.speculation) == ("fp32", "draft:int4")
+    assert (world.point.variant, world.point.speculation) == ("fp32", "off")

@@ -11,8 +11,9 @@ from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.heat import restrict
-from trimtab.planner.points import candidates
+from trimtab.planner.points import candidates, speed_order
 from trimtab.planner.predict import Situation, predict
+from trimtab.planner.resident import estimates
 from trimtab.planner.state import State
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
 
@@ -80,7 +81,13 @@ def rank(point: OperatingPoint, predicted: Prediction, policy: Policy) -> tuple[
     first, second = (
         (context, quality) if policy.sacrifice is Corner.ACCURACY else (quality, context)
     )
-    return (late(predicted, policy), first, second, -point.pace_ratio)
+    return (
+        late(predicted, policy),
+        first,
+        second,
+        -point.pace_ratio,
+        speed_order(point.speculation),
+    )
 
 
 def late(predicted: Prediction, policy: Policy) -> int:
@@ -103,7 +110,7 @@ def situation(state: State) -> Situation:
         available_bytes=None if available is None else int(available) + state.demand.idle_bytes,
         held_bytes=state.demand.worker_bytes or 0,
         kv_tokens=state.demand.kv_tokens,
-        resident=state.resident,
+        resident=state.resident if state.model is None else estimates(state.model, state.resident),
     )
 
 

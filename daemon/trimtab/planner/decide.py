@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, Knob
+from trimtab.domain.knobs import PARKED
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
-from trimtab.planner.plan import Move, carry_out
+from trimtab.planner.plan import Move, carry_out, needs_worker
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
@@ -80,7 +80,8 @@ def _from_nothing(
     if target is None:
         return replace(state, better=None)
     if urgent:
-        text = cause or ("a request waits" if demand.waiting or state.wanted else "at start")
+        waiting = "a request waits" if demand.waiting or state.wanted else "at start"
+        text = cause or ("streams are held and it fits" if demand.held else waiting)
         return Move(target.point, target, Trigger("demand", text=text), Direction.START)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
 
@@ -189,7 +190,7 @@ def _when_it_has_lasted(
     waiting = replace(state, better=target.point, better_since_s=since_s)
     stability = policy.stability
     wait_s = max(stability.dwell_s, state.up_wait_s)
-    handover = bool({Knob.VARIANT, Knob.THREADS} & set(state.point.changed(target.point)))
+    handover = needs_worker(state.point, target.point)
     too_soon = (
         at_s - since_s < wait_s
         or at_s - state.changed_s < max(stability.dwell_s, stability.cooldown_s)

@@ -12,12 +12,14 @@ from trimtab.domain.actions import (
     ReleaseIdleKv,
     SetContext,
     SetPace,
+    SetSpeculation,
     SwitchWorker,
 )
 from trimtab.domain.decisions import Decision, Direction, Trigger
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, situation
+from trimtab.planner.points import draft_of
 from trimtab.planner.state import Settling, State
 from trimtab.policy.compiled import Policy
 
@@ -108,18 +110,30 @@ def _steps(state: State, policy: Policy, move: Move, first: int) -> tuple[Action
     if move.target.parked:
         return (Park(first, move.trigger.text),)
     changed = state.point.changed(move.target)
-    if {Knob.VARIANT, Knob.THREADS} & set(changed):
+    if needs_worker(state.point, move.target):
         switch = SwitchWorker(first + 1, move.target, _mode(state, policy, move))
         if move.target.context < state.point.context:
             return (SetContext(first, move.target.context), switch)
         return (replace(switch, id=first),)  # pace and a larger context come with the new worker
     instant: list[Action] = []
     if Knob.PACE in changed:
-        instant.append(SetPace(first, move.target.pace_ratio))
+        instant.append(SetPace(first + len(instant), move.target.pace_ratio))
+    if Knob.SPECULATION in changed:
+        instant.append(SetSpeculation(first + len(instant), move.target.speculation))
     if Knob.CONTEXT in changed:
         instant.append(SetContext(first + len(instant), move.target.context))
     # Back to what is loaded: the hand-over that is under way is given up.
     return tuple(instant) or (SwitchWorker(first, move.target, HandoverMode.MAKE_BEFORE_BREAK),)
+
+
+def needs_worker(source: OperatingPoint, target: OperatingPoint) -> bool:
+    """True if the change takes another worker: variant, threads, or a draft that isn't loaded.
+
+    A draft that is loaded and not wanted any more goes too: its memory is the reason.
+    """
+    if {Knob.VARIANT, Knob.THREADS} & set(source.changed(target)):
+        return True
+    return draft_of(source.speculation) != draft_of(target.speculation)
 
 
 def _mode(state: State, policy: Policy, move: Move) -> HandoverMode:

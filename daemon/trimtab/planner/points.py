@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.knobs import SPECULATION_OFF, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import KnobBounds
 
-SMALLEST_CONTEXT: Final = 256
+DRAFT: Final = "draft:"
 
 
 def contexts(model: ModelSpec, bounds: KnobBounds) -> tuple[int, ...]:
@@ -28,6 +28,32 @@ def threads(bounds: KnobBounds, wanted: int) -> int:
     """The configured thread count, within the bounds."""
     most = bounds.threads_max if bounds.threads_max is not None else wanted
     return max(bounds.threads_min, min(wanted, most))
+
+
+def draft_of(speculation: str) -> str | None:
+    """The variant that drafts in this mode; None where none does."""
+    return speculation.removeprefix(DRAFT) if speculation.startswith(DRAFT) else None
+
+
+def speculations(model: ModelSpec, bounds: KnobBounds) -> tuple[str, ...]:
+    """The modes that bounds and model allow, the fastest first.
+
+    A mode is what workers *may* do: they draft for a stream only while its measured speed-up pays,
+    so that allowing more costs nothing but a draft variant's memory.
+    """
+    known = [
+        mode
+        for mode in bounds.speculation
+        if (draft := draft_of(mode)) is None or model.variant(draft) is not None
+    ]
+    return tuple(sorted(known or [SPECULATION_OFF], key=speed_order))
+
+
+def speed_order(speculation: str) -> int:
+    """Drafting with a variant, then with n-grams, then not at all."""
+    if draft_of(speculation) is not None:
+        return 0
+    return 2 if speculation == SPECULATION_OFF else 1
 
 
 def candidates(
@@ -50,10 +76,13 @@ def candidates(
     sizes = contexts(model, bounds)
     if Knob.CONTEXT in pinned:
         sizes = (int(pinned[Knob.CONTEXT]),)
+    modes = speculations(model, bounds)
     count = int(pinned.get(Knob.THREADS, threads(bounds, wanted_threads)))
     pace = float(pinned.get(Knob.PACE, pace_ratio))
     return tuple(
-        OperatingPoint(variant=name, context=size, threads=count, pace_ratio=pace)
+        OperatingPoint(name, size, count, mode, pace_ratio=pace)
         for name in names
         for size in sizes
+        for mode in modes
+        if draft_of(mode) != name
     )

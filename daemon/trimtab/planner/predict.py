@@ -9,6 +9,7 @@ from typing import Final
 from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.planner.points import draft_of
 
 WORKER_BYTES: Final = 60 * 1024 * 1024
 """Anonymous memory of a worker beside its weights, until this device has been measured: the
@@ -55,6 +56,9 @@ def predict(point: OperatingPoint, model: ModelSpec, situation: Situation) -> Pr
         quality = 0.0
     else:
         weights = loaded_bytes(variant, situation.resident)
+        draft = model.variant(draft_of(point.speculation) or "")
+        if draft is not None:  # in the same process and the same KV: its weights alone
+            weights += loaded_bytes(draft, situation.resident) - WORKER_BYTES
         memory = weights + variant.kv_bytes_per_token * situation.kv_tokens
         reserved = weights + variant.kv_bytes_per_token * max(point.context, situation.kv_tokens)
         decode_tps = variant.decode_tps * point.pace_ratio if variant.decode_tps else None

@@ -28,11 +28,12 @@ from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasure
 from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import LoadError, TrimtabError, WorkerError
+from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.serving.pool import Pool
 from trimtab.serving.streams import Streams
-from trimtab.workers.protocol import Pace
+from trimtab.workers.protocol import Pace, Speculate
 from trimtab.workers.supervisor import Supervisor
 from trimtab.workers.worker import Launch, Worker
 
@@ -175,7 +176,9 @@ class Dispatcher:
                 await self._park()
             case ReleaseIdleKv(wanted_bytes=wanted):
                 self._pool.release(wanted)
-            case SetSpeculation() | PlaceIdleKv():
+            case SetSpeculation(speculation=speculation):
+                self._set_speculation(speculation)
+            case PlaceIdleKv():
                 raise WorkerError(f"no worker can carry out {type(action).__name__} yet")
 
     def _set_context(self, tokens: int) -> None:
@@ -187,6 +190,12 @@ class Dispatcher:
         if worker is not None:
             worker.send(Pace(ratio=ratio))
         self.point = replace(self.point, pace_ratio=ratio)
+
+    def _set_speculation(self, speculation: str) -> None:
+        worker = self._streams.active
+        if worker is not None:
+            _speculate(worker, speculation)
+        self.point = replace(self.point, speculation=speculation)
 
     # ------------------------------------------------------------ hand-over
 
@@ -208,7 +217,13 @@ class Dispatcher:
     async def _load(self, variant: VariantSpec, point: OperatingPoint) -> Worker:
         model = self._model
         assert model is not None
-        launch = Launch(variant, point.threads, model.context_length, self._settings.decoder)
+        launch = Launch(
+            variant,
+            point.threads,
+            model.context_length,
+            self._settings.decoder,
+            model.variant(draft_of(point.speculation) or ""),
+        )
         started_s = self._clock.monotonic_s()
         worker = await self._supervisor.start(launch, self._load_s.get(variant.name))
         took_s = self._clock.monotonic_s() - started_s
@@ -223,6 +238,7 @@ class Dispatcher:
         """The point is in force: pace and context first, then the streams."""
         if point.pace_ratio < 1 or self.point.pace_ratio < 1:
             worker.send(Pace(ratio=point.pace_ratio))
+        _speculate(worker, point.speculation)
         self._context_changed(point.context)
         self.point = point
         if self._streams.active is not worker:
@@ -273,4 +289,17 @@ class Dispatcher:
 
 def _serves(worker: Worker, point: OperatingPoint) -> bool:
     launch = worker.launch
-    return launch.variant.name == point.variant and launch.threads == point.threads
+    draft = launch.draft.name if launch.draft is not None else None
+    return (launch.variant.name, launch.threads, draft) == (
+        point.variant,
+        point.threads,
+        draft_of(point.speculation),
+    )
+
+
+def _speculate(worker: Worker, speculation: str) -> None:
+    """Tell a worker which drafts it may use; one that can't draft stays as it is."""
+    mode = "draft" if draft_of(speculation) is not None else speculation
+    ready = worker.ready
+    if ready is not None and mode in ready.speculation:
+        worker.send(Speculate(mode=mode))

@@ -47,12 +47,21 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a worker is started with."""
+    """What a worker is started with.
+
+    Attributes:
+        variant: To be loaded.
+        threads: Engine threads.
+        context: The most tokens that any stream will have.
+        decoder: ``auto``, ``generator`` or ``kv``.
+        draft: Another variant of the model that drafts for it in the same KV; None for none.
+    """
 
     variant: VariantSpec
     threads: int
     context: int
     decoder: str = "auto"
+    draft: VariantSpec | None = None
 
 
 class WorkerListener(Protocol):
@@ -133,7 +142,7 @@ class Worker:
         finally:
             theirs.close()
         self._channel = Channel(ours, self._on_message, self._on_close)
-        name = self.variant.name
+        name, draft = self.variant.name, self.launch.draft
         try:
             self.send(
                 Load(
@@ -142,6 +151,8 @@ class Worker:
                     decoder=self.launch.decoder,
                     context=self.launch.context,
                     indices_graph=self.variant.indices_graph,
+                    draft=draft.folder if draft is not None else "",
+                    draft_indices_graph=draft.indices_graph if draft is not None else "",
                 )
             )
             async with asyncio.timeout(timeout_s):
