@@ -16,6 +16,7 @@ from trimtab.catalog.progress import Progress
 from trimtab.catalog.proof import Proof, evaluation_text, prove
 from trimtab.errors import BuildError, CatalogError
 
+OWN_KV_DTYPES: Final = ("float32", "float16", "int8")
 PRECISION_ORDER: Final = ("fp32", "bf16", "fp16", "int8", "int4")
 
 
@@ -120,16 +121,21 @@ def inspect(candidate: Candidate, progress: Progress) -> Inspected:
     tokenizer = tokenizer_sha256(candidate.folder)
     unknown = sorted(set(facts.inputs) - {"input_ids", "attention_mask"})
     indices_graph = ""
+    obstacle = ""
     if unknown:
-        progress.say(
-            f"{candidate.name}: its graph also wants {', '.join(unknown)}, so only "
-            "onnxruntime-genai's own loop can run it: no KV hand-over between variants."
-        )
+        obstacle = f"its graph also wants {', '.join(unknown)}"
+    elif facts.kv_dtype not in OWN_KV_DTYPES:
+        obstacle = f"its KV cache is of type {facts.kv_dtype}"
     else:
         try:
             indices_graph = write_indices_graph(candidate.folder, facts.graph)
         except CatalogError as error:
-            progress.say(f"{candidate.name}: no graph with logits_indices: {error.message}")
+            obstacle = error.message
+    if obstacle:
+        progress.say(
+            f"{candidate.name}: {obstacle}, so only onnxruntime-genai's own loop can run it, "
+            "and conversations are replayed when they come or go."
+        )
     return Inspected(candidate, facts, tokenizer, indices_graph)
 
 

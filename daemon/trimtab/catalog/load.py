@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
 from trimtab.domain.models import ModelSpec, VariantSpec
@@ -39,10 +40,10 @@ class Catalog:
         locations: The folder of each model, by id, damaged ones with a readable manifest too.
     """
 
-    models: dict[str, ModelSpec]
+    models: Mapping[str, ModelSpec]
     damaged: tuple[DamagedModel, ...] = ()
     folders: tuple[str, ...] = ()
-    locations: dict[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def model(self, model_id: str) -> ModelSpec:
         """The model of that id.
@@ -94,7 +95,7 @@ def load_catalog(folders: Iterable[Path]) -> Catalog:
         if model.variants:
             models[model.model_id] = model
     looked = tuple(str(folder) for folder in folders)
-    return Catalog(models, tuple(damaged), looked, locations)
+    return Catalog(MappingProxyType(models), tuple(damaged), looked, MappingProxyType(locations))
 
 
 def variant_folder(folder: Path, variant: Variant) -> Path:
