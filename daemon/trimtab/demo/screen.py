@@ -21,6 +21,7 @@ COLOURS: Final = ("green", "cyan", "yellow", "magenta", "blue", "red")
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _SPARK_SAMPLES: Final = 4  # looks that make one character
 _LABEL: Final = 10
+_WIDE: Final = 100
 
 
 class LiveScreen:
@@ -112,21 +113,26 @@ def _ladder(stage: Stage) -> RenderableType:
 def _memory(stage: Stage, width: int) -> list[RenderableType]:
     """What is available as a bar around the limits, since far from them nothing happens."""
     last, plan = stage.last, stage.plan
-    label = Text(f"{'memory':<{_LABEL}}", style="dim", no_wrap=True, overflow="ellipsis")
     if last is None or last.available_bytes is None:
-        return [label + Text("not known yet", style="dim"), Text()]
+        return [_labelled("memory", Text("not known yet", style="dim")), Text()]
     columns = max(20, min(width - _LABEL - 2, 100))
     low = plan.headroom_bytes - 128 * MIB
     high = max(plan.available_bytes, plan.leave_bytes + 256 * MIB)
     bar = _bar(last.available_bytes, plan.headroom_bytes, low, high, columns)
     above = last.available_bytes - plan.headroom_bytes
     side = "above" if above >= 0 else "under"
-    told = Text(f"{size(last.available_bytes)} available: ", no_wrap=True, overflow="ellipsis")
-    told.append(f"{size(abs(above))} {side} the headroom", style="green" if above >= 0 else "red")
-    told.append(f" of {size(plan.headroom_bytes)}")
+    told = Text(f"{size(last.available_bytes)} available, ")
+    told.append(f"{size(abs(above))} {side} the headroom ┃", style="green" if above >= 0 else "red")
     if last.squeeze_bytes:
-        told.append(f"; squeeze {size(last.squeeze_bytes)}", style="red")
-    return [label + bar, Text(" " * _LABEL) + told]
+        told.append(f", squeeze {size(last.squeeze_bytes)}", style="red")
+    if width >= _WIDE:
+        told.append(f" (headroom {size(plan.headroom_bytes)})", style="dim")
+    return [_labelled("memory", bar), _labelled("", told)]
+
+
+def _labelled(label: str, value: Text) -> Text:
+    name = Text(f"{label:<{_LABEL}}", style="dim")
+    return Text.assemble(name, value, no_wrap=True, overflow="ellipsis")
 
 
 def _bar(value: float, limit: float, low: float, high: float, columns: int) -> Text:
@@ -190,14 +196,17 @@ def _chats(stage: Stage, width: int, room: int) -> list[RenderableType]:
     shown = running[:3]
     if not shown:
         return [line]
-    rows = max(3, (room - 1) // len(shown))
-    return [line, *(_chat(chat, width, rows) for chat in shown)]
+    rows, left = divmod(max(3 * len(shown), room - 1), len(shown))
+    return [line, *(_chat(chat, width, rows + (at < left)) for at, chat in enumerate(shown))]
 
 
 def _chat(chat: Chat, width: int, rows: int) -> RenderableType:
     inside = max(1, rows - 2)
+    columns = max(10, width - 4)
     flat = " ".join(chat.text.split()) or "…"
-    lines = textwrap.wrap(flat, max(10, width - 4)) or [""]
+    if len(flat) > inside * columns:  # the end of it, as full lines
+        flat = "…" + flat[1 - inside * columns :]
+    lines = [flat[at : at + columns] for at in range(0, len(flat), columns)]
     title = Text(f"{chat.number}: {chat.prompt}", no_wrap=True, overflow="ellipsis")
     title.truncate(max(10, width - 8), overflow="ellipsis")
     return Panel(

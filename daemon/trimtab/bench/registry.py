@@ -1,0 +1,99 @@
+"""The benchmarks by name, with what they measure and what is to be reached."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on one field: ``at least`` or ``at most`` a number."""
+
+    field: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def reached(self, result: Mapping[str, Any]) -> bool | None:
+        """Whether it is; None if the field has no number."""
+        value = result.get(self.field)
+        if not isinstance(value, int | float):
+            return None
+        low = self.at_least is None or value >= self.at_least
+        high = self.at_most is None or value <= self.at_most
+        return low and high
+
+    def describe(self) -> str:
+        """For people: ``≥ 0.97``."""
+        parts = []
+        if self.at_least is not None:
+            parts.append(f"≥ {self.at_least:g}")
+        if self.at_most is not None:
+            parts.append(f"≤ {self.at_most:g}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark.
+
+    Attributes:
+        module: Below `trimtab.bench`; it has ``run(quick: bool) -> dict``.
+        measures: In a line.
+        targets: What is to be reached, in the order of the table.
+    """
+
+    module: str
+    measures: str
+    targets: tuple[Target, ...]
+
+    def load(self) -> Callable[[bool], dict[str, Any]]:
+        """Its function, imported now."""
+        run: Callable[[bool], dict[str, Any]] = importlib.import_module(
+            f"trimtab.bench.{self.module}"
+        ).run
+        return run
+
+
+BENCHMARKS: Final[dict[str, Benchmark]] = {
+    "overhead": Benchmark(
+        "overhead",
+        "tokens through the daemon's socket against the engine's bare loop",
+        (
+            Target("tps_ratio_int4", at_least=0.97),
+            Target("tps_ratio_int8", at_least=0.97),
+            Target("ttft_added_ms_p50", at_most=5),
+        ),
+    ),
+    "footprint": Benchmark(
+        "footprint",
+        "the idle controller over a minute",
+        (
+            Target("rss_mb", at_most=55),
+            Target("idle_cpu_percent", at_most=0.5),
+            Target("wakeups_per_s", at_most=5),
+        ),
+    ),
+    "decoder": Benchmark(
+        "decoder",
+        "the decoder that owns its KV cache against the engine's Generator",
+        (
+            Target("tps_ratio_min", at_least=0.98),
+            Target("ttft_ratio_max", at_most=1.05),
+            Target("rss_ratio"),
+            Target("tokens_equal", at_least=1),
+        ),
+    ),
+    "sensors": Benchmark(
+        "sensors",
+        "a full look at all sensors, a million of them, and 10 ms polling",
+        (
+            Target("p50_ms", at_most=1),
+            Target("p99_ms", at_most=3),
+            Target("rss_growth_kb"),
+            Target("cpu_percent_at_10ms", at_most=2),
+        ),
+    ),
+}
