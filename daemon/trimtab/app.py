@@ -12,7 +12,7 @@ from trimtab.api.service import ApiService, Bound, bind
 from trimtab.catalog.load import Catalog, load_catalog
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import NoModelError
+from trimtab.errors import NoModelError, StateError
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.overview import DecisionRecords, Overview
@@ -20,6 +20,7 @@ from trimtab.runtime.policy_watch import PolicyWatch
 from trimtab.runtime.tasks import spawn
 from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
+from trimtab.serving.disk import KvDisk
 from trimtab.telemetry.journal import Journal
 from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
 from trimtab.telemetry.metrics import Metrics
@@ -69,6 +70,7 @@ async def _serve(config: Config, bound: Bound) -> int:
         tick_s=config.tick_s,
         proc_root=config.sensors.proc_root,
         first_decision=journal.next_id,
+        kv_disk=_kv_disk(config, log),
     )
     daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))
     policies.connect(daemon)
@@ -118,6 +120,16 @@ def default_threads(cores: int) -> int:
     A second process on the last core makes all engine threads wait for the slowest.
     """
     return max(1, min(cores - 1, THREADS_MAX))
+
+
+def _kv_disk(config: Config, log: Any) -> KvDisk | None:
+    """Where idle conversations may go; None, with the reason in the log, if there is no disk."""
+    try:
+        mounts = (config.sensors.proc_root / "self" / "mounts").read_text(errors="replace")
+        return KvDisk(config.cache / "kv", mounts)
+    except (OSError, StateError) as error:
+        log.warning("no_kv_disk", reason=str(error))
+        return None
 
 
 def _model(config: Config, catalog: Catalog, log: Any) -> ModelSpec | None:

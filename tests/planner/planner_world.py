@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from trimtab.domain.actions import (
     Action,
     Park,
+    PlaceIdleKv,
     ReleaseIdleKv,
     SetContext,
     SetPace,
@@ -167,6 +168,8 @@ class World:
                 self.loaded = replace(self.loaded, context=tokens)
             case SetPace(ratio=ratio):
                 self.loaded = replace(self.loaded, pace_ratio=ratio)
+            case PlaceIdleKv(placement=placement):
+                self.loaded = replace(self.loaded, kv_placement=placement)
             case SetSpeculation(speculation=speculation):
                 self.loaded = replace(self.loaded, speculation=speculation)
             case Park():

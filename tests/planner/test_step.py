@@ -11,6 +11,7 @@ from policies_for_tests import policy
 from trimtab.domain.actions import (
     HandoverMode,
     Park,
+    PlaceIdleKv,
     ReleaseIdleKv,
     SetSpeculation,
     SwitchWorker,
@@ -26,7 +27,7 @@ from trimtab.domain.events import (
     RequestWaiting,
     WorkerLost,
 )
-from trimtab.domain.knobs import PARKED, Knob
+from trimtab.domain.knobs import PARKED, Knob, KvPlacement
 from trimtab.policy.compiled import (
     Comparison,
     Floor,
@@ -502,3 +503,29 @@ def test_a_draft_variant_is_loaded_while_its_memory_is_there_and_goes_before_the
 
     assert (roomy.variant, roomy.speculation) == ("fp32", "draft:int4")
     assert (world.point.variant, world.point.speculation) == ("fp32", "off")
+
+
+def test_idle_conversations_go_to_disk_before_memory_is_so_short_that_they_are_dropped() -> None:
+    both = (KvPlacement.MEMORY, KvPlacement.DISK)
+    world = World(policy(knobs=knobs(kv_placement=both))).start()
+    world.demand = Demand(idle_bytes=200 * MIB)
+    world.free_bytes = 1600 * MIB
+    world.run(2)
+    placed, action = world.point.kv_placement, world.actions[-1]
+    world.demand = Demand()
+    world.free_bytes = 8192 * MIB
+    world.run(60)
+
+    assert isinstance(action, PlaceIdleKv)
+    assert placed is KvPlacement.DISK
+    assert world.point.variant == "fp32"
+    assert world.point.kv_placement is KvPlacement.MEMORY
+
+
+def test_a_policy_without_a_disk_keeps_idle_conversations_in_memory() -> None:
+    world = World(policy()).start()
+    world.demand = Demand(idle_bytes=200 * MIB)
+    world.free_bytes = 1600 * MIB
+    world.run(5)
+
+    assert world.point.kv_placement is KvPlacement.MEMORY

@@ -24,6 +24,7 @@ from trimtab.domain.readings import Quality, Reading, Snapshot
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
+from trimtab.serving.disk import KvDisk
 from trimtab.serving.requests import Delta, Ended, GenerationRequest, StreamHandle, Usage
 from trimtab.workers.protocol import Sampling
 
@@ -93,12 +94,16 @@ class Answer:
 class Rig:
     """The daemon and what tests do to it."""
 
-    def __init__(self, model: ModelSpec, policy_: Policy, decoder: str) -> None:
+    def __init__(
+        self, model: ModelSpec, policy_: Policy, decoder: str, disk: KvDisk | None = None
+    ) -> None:
         self.sensors = FakeSensors()
         self.records = Records()
         self.log = Lines()
         self.model = model
-        options = Options(threads=1, decoder=decoder, tick_s=0.1, proc_root=Path("/proc"))
+        options = Options(
+            threads=1, decoder=decoder, tick_s=0.1, proc_root=Path("/proc"), kv_disk=disk
+        )
         self.daemon = Daemon(options, policy_, self.sensors, SystemClock(), self.records, self.log)
 
     @property
@@ -160,10 +165,13 @@ class Rig:
 
 @asynccontextmanager
 async def running(
-    model: ModelSpec, policy_: Policy | None = None, decoder: str = "auto"
+    model: ModelSpec,
+    policy_: Policy | None = None,
+    decoder: str = "auto",
+    disk: KvDisk | None = None,
 ) -> AsyncIterator[Rig]:
     """A daemon that has loaded its first variant; ends with no process left behind."""
-    rig = Rig(model, policy_ or policy(), decoder)
+    rig = Rig(model, policy_ or policy(), decoder, disk)
     rig.daemon.start(model)
     try:
         await rig.until(lambda: rig.daemon.streams.active is not None)

@@ -121,7 +121,12 @@ def assess(
     pinned = pinned_knobs(state, at_s)
     pace_ratio, too_hot = restrict(state.heat, model, bounds)
     points = candidates(
-        model, bounds, wanted_threads=state.threads, pace_ratio=pace_ratio, pinned=pinned
+        model,
+        bounds,
+        wanted_threads=state.threads,
+        pace_ratio=pace_ratio,
+        kv_placement=state.point.kv_placement,
+        pinned=pinned,
     )
     here = situation(state)
     margin = state.fill_bytes_s * HORIZON_S

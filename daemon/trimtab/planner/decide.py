@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED
+from trimtab.domain.knobs import PARKED, KvPlacement
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
@@ -105,6 +105,8 @@ def _from_point(
             return move
     if state.paused or current is None:
         return replace(state, better=None)
+    if (move := _place_idle_kv(state, policy, current, at_s)) is not None:
+        return move
     target = choose.best(judged, Fit.ROOMY)
     if target is None or target.rank >= current.rank:
         return replace(state, better=None)
@@ -127,6 +129,31 @@ def _relief(state: State, policy: Policy) -> Move | None:
     trigger = Trigger("memory.available", available, limit.headroom_bytes, text=text)
     wanted = int(limit.leave_bytes - available)
     return Move(state.point, None, trigger, Direction.RELIEF, wanted)
+
+
+def _place_idle_kv(state: State, policy: Policy, current: Assessed, at_s: float) -> Move | None:
+    """Idle conversations go to disk while memory is short of the leave threshold.
+
+    A cheap knob: it is turned before memory is so short that they would be dropped.
+    """
+    limit, point = policy.memory, state.point
+    available = state.snapshot.value("memory.available") if state.snapshot is not None else None
+    if limit is None or available is None:
+        return None
+    text = f"{mib(available)} of memory are available, {{}} {mib(limit.leave_bytes)}"
+    on_disk = point.kv_placement is KvPlacement.DISK
+    if not on_disk and available < limit.leave_bytes and state.demand.idle_bytes:
+        wanted, direction, side = KvPlacement.DISK, Direction.DOWN, "under"
+    elif on_disk and available >= limit.leave_bytes + current.predicted.reserved_bytes:
+        if at_s - state.changed_s < policy.stability.dwell_s:
+            return None
+        wanted, direction, side = KvPlacement.MEMORY, Direction.UP, "well over"
+    else:
+        return None
+    if wanted not in policy.knobs.kv_placement:
+        return None
+    trigger = Trigger("memory.available", available, limit.leave_bytes, text=text.format(side))
+    return Move(replace(point, kv_placement=wanted), None, trigger, direction)
 
 
 def _must_move(

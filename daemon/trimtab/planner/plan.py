@@ -9,6 +9,7 @@ from trimtab.domain.actions import (
     Action,
     HandoverMode,
     Park,
+    PlaceIdleKv,
     ReleaseIdleKv,
     SetContext,
     SetPace,
@@ -118,6 +119,8 @@ def _steps(state: State, policy: Policy, move: Move, first: int) -> tuple[Action
     instant: list[Action] = []
     if Knob.PACE in changed:
         instant.append(SetPace(first + len(instant), move.target.pace_ratio))
+    if Knob.KV_PLACEMENT in changed:
+        instant.append(PlaceIdleKv(first + len(instant), move.target.kv_placement))
     if Knob.SPECULATION in changed:
         instant.append(SetSpeculation(first + len(instant), move.target.speculation))
     if Knob.CONTEXT in changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trimtab.domain.knobs import SPECULATION_OFF, Knob, OperatingPoint
+from trimtab.domain.knobs import SPECULATION_OFF, Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import KnobBounds
 
@@ -62,6 +62,7 @@ def candidates(
     *,
     wanted_threads: int,
     pace_ratio: float,
+    kv_placement: KvPlacement,
     pinned: Mapping[Knob, str | int | float],
 ) -> tuple[OperatingPoint, ...]:
     """All points within the bounds; a pinned knob has its pinned value, whatever the bounds say.
@@ -77,10 +78,12 @@ def candidates(
     if Knob.CONTEXT in pinned:
         sizes = (int(pinned[Knob.CONTEXT]),)
     modes = speculations(model, bounds)
+    allowed = bounds.kv_placement
+    placement = kv_placement if kv_placement in allowed or not allowed else allowed[0]
     count = int(pinned.get(Knob.THREADS, threads(bounds, wanted_threads)))
     pace = float(pinned.get(Knob.PACE, pace_ratio))
     return tuple(
-        OperatingPoint(name, size, count, mode, pace_ratio=pace)
+        OperatingPoint(name, size, count, mode, placement, pace)
         for name in names
         for size in sizes
         for mode in modes

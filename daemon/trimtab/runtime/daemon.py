@@ -21,6 +21,7 @@ from trimtab.domain.events import (
     Tick,
     WorkerLost,
 )
+from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
 from trimtab.errors import ServingError
@@ -32,6 +33,7 @@ from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.runtime.ticks import Sensors, TickLoop
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.disk import KvDisk
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.meter import Meter
 from trimtab.serving.pool import Pool
@@ -70,6 +72,7 @@ class Options:
         tick_s: Time between two full looks at the sensors.
         proc_root: Where processes are seen.
         first_decision: Number of the next decision record.
+        kv_disk: Where idle KV may go; None: nowhere.
     """
 
     threads: int
@@ -77,6 +80,7 @@ class Options:
     tick_s: float
     proc_root: Path
     first_decision: int = 1
+    kv_disk: KvDisk | None = None
 
 
 class Daemon:
@@ -111,7 +115,7 @@ class Daemon:
         self._draining = False
         state = State(threads=options.threads, next_decision=options.first_decision)
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
-        self.pool = Pool()
+        self.pool = Pool(options.kv_disk)
         self._carrier = Carrier(self.pool, clock)
         self.streams = Streams(clock, self.meter, self._carrier, self._protocol_broken)
         self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
@@ -131,6 +135,7 @@ class Daemon:
         self._ticks = TickLoop(
             sensors, clock, options.tick_s, self._limit_bytes, self._tick, self.report
         )
+        self._offloading: asyncio.Task[None] | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self.streams.configure(policy)
         self.meter.configure(policy.slo)
@@ -173,8 +178,10 @@ class Daemon:
 
     async def stop(self) -> None:
         """End the loop and all workers."""
-        if self._loop_task is not None:
-            self._loop_task.cancel()
+        for task in (self._loop_task, self._offloading):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await self.dispatcher.close()
         self.pool.close()
 
@@ -228,8 +235,16 @@ class Daemon:
         event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
         self.controller.post(event)
         self._say_why_not()
+        self._offload()
         if self.on_tick is not None:
             self.on_tick(snapshot.at_s)
+
+    def _offload(self) -> None:
+        """Conversations that end while idle KV belongs on disk follow the others there."""
+        on_disk = self.dispatcher.point.kv_placement is KvPlacement.DISK
+        idle = self._offloading is None or self._offloading.done()
+        if on_disk and idle and self.pool.to_offload() is not None:
+            self._offloading = spawn(self.dispatcher.offload_idle(), "offload", self.report)
 
     def _say_why_not(self) -> None:
         """What a request is told that waits for a variant in vain."""

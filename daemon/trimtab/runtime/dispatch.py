@@ -25,9 +25,9 @@ from trimtab.domain.actions import (
 )
 from trimtab.domain.clock import Clock
 from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasured
-from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import LoadError, TrimtabError, WorkerError
+from trimtab.errors import LoadError, TrimtabError
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
@@ -178,8 +178,8 @@ class Dispatcher:
                 self._pool.release(wanted)
             case SetSpeculation(speculation=speculation):
                 self._set_speculation(speculation)
-            case PlaceIdleKv():
-                raise WorkerError(f"no worker can carry out {type(action).__name__} yet")
+            case PlaceIdleKv(placement=placement):
+                await self._place_idle_kv(placement)
 
     def _set_context(self, tokens: int) -> None:
         self._context_changed(tokens)
@@ -196,6 +196,17 @@ class Dispatcher:
         if worker is not None:
             _speculate(worker, speculation)
         self.point = replace(self.point, speculation=speculation)
+
+    async def _place_idle_kv(self, placement: KvPlacement) -> None:
+        self.point = replace(self.point, kv_placement=placement)
+        if placement is KvPlacement.DISK:
+            await self.offload_idle()
+
+    async def offload_idle(self) -> None:
+        """Move idle conversations to disk, the oldest first, as far as quota and budget go."""
+        while (idle := self._pool.to_offload()) is not None:
+            if await self._pool.offload(idle, self._clock.monotonic_s()):
+                return
 
     # ------------------------------------------------------------ hand-over
 

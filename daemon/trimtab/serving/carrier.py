@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Policy, Share
-from trimtab.serving.pool import Lease, Pool, shape_of
+from trimtab.serving.pool import Lease, Pool, shape_of, undisturbed
 from trimtab.serving.stream import Stream
 from trimtab.workers.worker import Worker
 
@@ -46,6 +45,9 @@ class Carrier:
         """The policy's budget and directions apply from now on."""
         self._policy = policy
         self._pool.configure(policy.kv.pool_bytes)
+        if self._pool.disk is not None:
+            kv = policy.kv
+            self._pool.disk.configure(kv.disk_quota_bytes, kv.writes_per_day_bytes)
 
     def bring(self, stream: Stream, worker: Worker) -> None:
         """Give the stream what it needs to begin, or go on, in this worker.
@@ -90,6 +92,8 @@ class Carrier:
         if found is None:
             return
         idle, length = found
+        if not await self._pool.bring_back(idle):
+            return  # it is lost: the prompt is computed
         source = self._pool.take(idle, length, user)
         if len(idle.tokens) - length <= COPY_TAIL_TOKENS:
             stream.lease = source
@@ -107,12 +111,9 @@ class Carrier:
         lease = self._pool.open(
             segment.shape, segment.capacity, source.fingerprint, source.user, length
         )
-        copying = asyncio.ensure_future(asyncio.to_thread(segment.copy_into, lease.segment, length))
         try:
-            await asyncio.shield(copying)
+            await undisturbed(segment.copy_into, lease.segment, length)
         except BaseException:
-            # The thread can't be stopped: neither descriptor may be closed under it.
-            await asyncio.wait([copying])
             self._pool.drop(lease)
             raise
         lease.valid = length

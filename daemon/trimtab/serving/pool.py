@@ -8,15 +8,19 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
 from trimtab.errors import ServingError
+from trimtab.serving.disk import KvDisk, Stored
 from trimtab.serving.segments import Segment
+
+T = TypeVar("T")
 
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
@@ -47,14 +51,24 @@ class Idle:
     """What a conversation left behind.
 
     Attributes:
-        lease: Its claim; nothing beyond its valid length is committed.
+        lease: Its claim; nothing beyond its valid length is committed. On disk the segment is
+            empty.
         tokens: The token ids whose KV it holds.
         used_s: When it was last used.
+        stored: Where its KV is on disk; None while it is in memory.
+        busy: True while it is being written or read: it can't be taken or dropped.
     """
 
     lease: Lease
     tokens: array[int]
     used_s: float
+    stored: Stored | None = None
+    busy: bool = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds in memory."""
+        return 0 if self.stored is not None else _bytes(self.lease, self.lease.valid)
 
 
 @dataclass(slots=True)
@@ -64,6 +78,8 @@ class Ledger:
     leased: int = 0
     idle: int = 0
     idle_count: int = 0
+    stored: int = 0
+    stored_count: int = 0
     reused_tokens: int = 0
     evicted: int = field(default=0)
 
@@ -75,9 +91,14 @@ def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
 
 
 class Pool:
-    """All KV segments of the daemon."""
+    """All KV segments of the daemon.
 
-    def __init__(self) -> None:
+    Args:
+        disk: Where idle conversations can go; None: nowhere.
+    """
+
+    def __init__(self, disk: KvDisk | None = None) -> None:
+        self.disk = disk
         self._cap_bytes: int | None = None
         self._leases: list[Lease] = []
         self._idle: list[Idle] = []
@@ -121,10 +142,8 @@ class Pool:
         if wanted <= lease.granted:
             return True
         more = _bytes(lease, wanted) - _bytes(lease, lease.granted)
-        if self._cap_bytes is not None:
-            short = self._charged() + more - self._cap_bytes
-            if short > 0 and self.release(short) < short:
-                return False
+        if not self._make_room(more):
+            return False
         lease.granted = wanted
         return True
 
@@ -143,8 +162,8 @@ class Pool:
         lease.granted = lease.valid
         lease.segment.cut(lease.valid)
         self._idle.append(Idle(lease, array("I", tokens[: lease.valid]), at_s))
-        while len(self._idle) > IDLE_MAX:
-            self._evict(self._oldest())
+        while len(self._idle) > IDLE_MAX and (oldest := self._oldest(stored=True)) is not None:
+            self._evict(oldest)
 
     # ------------------------------------------------------------ reuse
 
@@ -163,7 +182,8 @@ class Pool:
         best: tuple[Idle, int] | None = None
         for idle in self._idle:
             lease = idle.lease
-            if lease.fingerprint != fingerprint or not (everyone or lease.user == user):
+            foreign = lease.user != user and not everyone
+            if idle.busy or foreign or lease.fingerprint != fingerprint:
                 continue
             length = common_prefix(wanted, idle.tokens)
             if length >= REUSE_MIN_TOKENS and (best is None or length > best[1]):
@@ -190,13 +210,71 @@ class Pool:
             Bytes given back, as the kernel counts them.
         """
         freed = 0
-        while self._idle and freed < wanted_bytes:
-            freed += self._evict(self._oldest())
+        while freed < wanted_bytes and (idle := self._oldest()) is not None:
+            freed += self._evict(idle)
         return freed
 
     def release_all(self) -> int:
-        """Drop every idle segment."""
-        return self.release(self.idle_bytes() + 1)
+        """Drop every idle segment, those on disk too."""
+        freed = 0
+        for idle in [idle for idle in self._idle if not idle.busy]:
+            freed += self._evict(idle)
+        return freed
+
+    # ------------------------------------------------------------ disk
+
+    def to_offload(self) -> Idle | None:
+        """The idle conversation in memory that was used longest ago; None if there is none."""
+        return self._oldest()
+
+    async def offload(self, idle: Idle, at_s: float) -> str:
+        """Move an idle conversation's KV to disk.
+
+        Returns:
+            Why it was not done, in words; empty if it was.
+        """
+        disk, lease = self.disk, idle.lease
+        if disk is None:
+            return "there is no disk for it"
+        size_bytes = _bytes(lease, lease.valid)
+        if reason := disk.room_for(size_bytes, at_s):
+            return reason
+        disk.claim(size_bytes, at_s)
+        idle.busy = True
+        try:
+            idle.stored = await undisturbed(disk.write, lease.segment, lease.valid)
+        except ServingError as error:
+            disk.stored_bytes -= size_bytes
+            return error.message
+        finally:
+            idle.busy = False
+        lease.segment.cut(0)
+        return ""
+
+    async def bring_back(self, idle: Idle) -> bool:
+        """Bring an idle conversation's KV back into memory.
+
+        Returns:
+            False if it can't be brought back or isn't what was written: it has been forgotten.
+        """
+        disk, stored, lease = self.disk, idle.stored, idle.lease
+        if disk is None or stored is None:
+            return True
+        room = self._make_room(_bytes(lease, stored.tokens))
+        right = False
+        if room:
+            idle.busy = True
+            try:
+                right = await undisturbed(disk.read, stored, lease.segment)
+            except ServingError:
+                right = False
+            finally:
+                idle.busy = False
+        disk.give_up(stored)
+        idle.stored = None
+        if not right:
+            self._evict(idle)
+        return right
 
     def trim(self, lease: Lease) -> int:
         """Give back what a stream has been granted and not used; the grant shrinks with it."""
@@ -215,6 +293,8 @@ class Pool:
             leased=sum(lease.segment.committed_bytes() for lease in self._leases),
             idle=self.idle_bytes(),
             idle_count=len(self._idle),
+            stored=self.disk.stored_bytes if self.disk is not None else 0,
+            stored_count=sum(1 for idle in self._idle if idle.stored is not None),
             reused_tokens=self._reused_tokens,
             evicted=self._evicted,
         )
@@ -225,16 +305,25 @@ class Pool:
 
     # ------------------------------------------------------------ inside
 
+    def _make_room(self, more_bytes: int) -> bool:
+        """True if the budget has room for so much more, once idle segments have made way."""
+        if self._cap_bytes is None:
+            return True
+        short = self._charged() + more_bytes - self._cap_bytes
+        return short <= 0 or self.release(short) >= short
+
     def _charged(self) -> int:
         """What the ledger says: grants of streams, used or not, and what idle segments hold."""
         return sum(_bytes(lease, lease.granted) for lease in self._leases) + self.idle_bytes()
 
     def idle_bytes(self) -> int:
         """What conversations that have ended hold."""
-        return sum(_bytes(idle.lease, idle.lease.valid) for idle in self._idle)
+        return sum(idle.memory_bytes for idle in self._idle)
 
-    def _oldest(self) -> Idle:
-        return min(self._idle, key=lambda idle: idle.used_s)
+    def _oldest(self, *, stored: bool = False) -> Idle | None:
+        """The idle conversation that was used longest ago, of those in memory or of all."""
+        those = [idle for idle in self._idle if not idle.busy and (stored or idle.stored is None)]
+        return min(those, key=lambda idle: idle.used_s, default=None)
 
     def _evict(self, idle: Idle) -> int:
         self._idle.remove(idle)
@@ -242,8 +331,23 @@ class Pool:
         # Punched first: a worker that still maps it must not keep the memory.
         idle.lease.segment.cut(0)
         idle.lease.segment.close()
+        if idle.stored is not None and self.disk is not None:
+            self.disk.give_up(idle.stored)
         self._evicted += 1
         return committed
+
+
+async def undisturbed(work: Callable[..., T], *args: Any) -> T:
+    """Run blocking work in a thread; a cancellation waits for it, since threads can't be stopped.
+
+    Descriptors that the thread uses are never closed under it.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:

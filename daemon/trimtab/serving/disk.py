@@ -1,0 +1,201 @@
+"""KV on disk: idle conversations leave memory without being forgotten.
+
+A stored conversation is an unnamed file (O_TMPFILE) in a private directory on a real disk: it is
+gone with the daemon, whatever happens, and nobody can open it by name. Space is taken before
+anything is written, so that a full disk is an error and not a SIGBUS; writing is sequential, then
+synced and dropped from the page cache, since MemAvailable doesn't see our own dirty pages. Each
+stored conversation carries a checksum: what doesn't match is dropped and costs a prefill. A daily
+budget protects flash.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from trimtab.errors import ServingError, StateError
+from trimtab.serving.segments import Segment
+
+DAY_S: Final = 86_400.0
+CHUNK_BYTES: Final = 1024 * 1024
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+@dataclass(slots=True)
+class Stored:
+    """A conversation's KV on disk.
+
+    Attributes:
+        descriptor: The unnamed file; -1 once it is closed.
+        tokens: Positions in it.
+        size_bytes: Its size.
+        checksum: CRC-32 of its content.
+    """
+
+    descriptor: int
+    tokens: int
+    size_bytes: int
+    checksum: int
+
+    def close(self) -> None:
+        """Give the space back."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class KvDisk:
+    """The disk side of the pool.
+
+    `write` and `read` block for as long as the disk takes: call them off the loop, one at a time.
+
+    Args:
+        folder: A private directory, made if it is missing.
+        mounts: The text of /proc/self/mounts, which tells what is no real disk.
+
+    Raises:
+        StateError: The folder can't be made, or lies in memory.
+    """
+
+    def __init__(self, folder: Path, mounts: str) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        except OSError as error:
+            raise StateError(f"{folder}: can't be made: {error.strerror}") from error
+        kind = filesystem_of(folder.resolve(), mounts)
+        if kind in _IN_MEMORY:
+            raise StateError(
+                f"{folder} lies on a {kind}, which is memory: KV offloaded to it would free none",
+                hint="Set `cache` in the configuration to a folder on a disk.",
+            )
+        self._folder = folder
+        self._quota_bytes = 0
+        self._budget_bytes = 0
+        self._written: deque[tuple[float, int]] = deque()
+        self.stored_bytes = 0
+
+    def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
+        """The policy's quota and daily write budget."""
+        self._quota_bytes = quota_bytes
+        self._budget_bytes = writes_per_day_bytes
+
+    def room_for(self, size_bytes: int, at_s: float) -> str:
+        """Why so much can't be written now, in words; empty if it can."""
+        while self._written and at_s - self._written[0][0] > DAY_S:
+            self._written.popleft()
+        if self.stored_bytes + size_bytes > self._quota_bytes:
+            return "the disk quota is used up"
+        if sum(size for _, size in self._written) + size_bytes > self._budget_bytes:
+            return "today's write budget is used up"
+        return ""
+
+    def claim(self, size_bytes: int, at_s: float) -> None:
+        """Count a write before it is made."""
+        self._written.append((at_s, size_bytes))
+        self.stored_bytes += size_bytes
+
+    def give_up(self, stored: Stored) -> None:
+        """Close a stored conversation and give its space back."""
+        self.stored_bytes -= stored.size_bytes
+        stored.close()
+
+    def write(self, segment: Segment, tokens: int) -> Stored:
+        """Write the first positions of a segment. Blocking.
+
+        Raises:
+            ServingError: The disk is full or fails; nothing is left behind.
+        """
+        size_bytes = tokens * segment.shape.token_bytes
+        descriptor = -1
+        try:
+            descriptor = self._new_file()
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            checksum = 0
+            for span in segment.shape.rows(0, tokens, segment.capacity):
+                checksum = _copy(
+                    segment.descriptor, span.offset, descriptor, None, span.length, checksum
+                )
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise ServingError(
+                f"{self._folder}: KV can't be written: {error.strerror}", code="kv_disk_failed"
+            ) from error
+        return Stored(descriptor, tokens, size_bytes, checksum)
+
+    def read(self, stored: Stored, segment: Segment) -> bool:
+        """Bring a stored conversation back into a segment. Blocking.
+
+        Returns:
+            False if the content isn't what was written; the segment is garbage then.
+
+        Raises:
+            ServingError: The disk fails, or there is no memory.
+        """
+        checksum, at = 0, 0
+        try:
+            for span in segment.shape.rows(0, stored.tokens, segment.capacity):
+                checksum = _copy(
+                    stored.descriptor, at, segment.descriptor, span.offset, span.length, checksum
+                )
+                at += span.length
+            os.posix_fadvise(stored.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise ServingError(
+                f"{self._folder}: KV can't be read: {error.strerror}", code="kv_disk_failed"
+            ) from error
+        return checksum == stored.checksum
+
+    def _new_file(self) -> int:
+        flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
+        try:
+            return os.open(self._folder, flags, 0o600)
+        except OSError:
+            # A filesystem without O_TMPFILE: a name for the blink of an eye.
+            descriptor, name = tempfile.mkstemp(dir=self._folder)
+            Path(name).unlink()
+            return descriptor
+
+
+def _copy(
+    source: int, offset: int, target: int, position: int | None, length: int, checksum: int
+) -> int:
+    """Copy a range, at ``position`` or where the target's file offset is; the checksum goes on."""
+    end = offset + length
+    while offset < end:
+        data = os.pread(source, min(CHUNK_BYTES, end - offset), offset)
+        if not data:
+            raise OSError(5, "the file ended early")
+        checksum = zlib.crc32(data, checksum)
+        view = memoryview(data)
+        while view:
+            if position is None:
+                view = view[os.write(target, view) :]
+            else:
+                count = os.pwrite(target, view, position)
+                position += count
+                view = view[count:]
+        offset += len(data)
+    return checksum
+
+
+def filesystem_of(folder: Path, mounts: str) -> str:
+    """The kind of filesystem that a folder lies on, from the text of /proc/self/mounts."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) < 3:
+            continue
+        point = words[1].encode().decode("unicode_escape")
+        inside = point == "/" or str(folder) == point or str(folder).startswith(point + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, words[2]
+    return kind

@@ -1,0 +1,180 @@
+"""Idle conversations on disk: they free memory, come back whole, and are never wrong."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rig import running
+from test_continuity import TALK
+
+from policies_for_tests import MIB, policy
+from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.kv import KvShape
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import StateError
+from trimtab.policy.compiled import KvPolicy, Policy, Share
+from trimtab.serving.disk import KvDisk, filesystem_of
+from trimtab.serving.pool import Idle, Pool
+
+SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
+TOKENS = list(range(1000))
+SIZE = len(TOKENS) * SHAPE.token_bytes
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> KvDisk:
+    made = KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
+    made.configure(64 * MIB, 64 * MIB)
+    return made
+
+
+@pytest.fixture
+def pool(disk: KvDisk) -> Iterator[Pool]:
+    made = Pool(disk)
+    yield made
+    made.close()
+
+
+def conversation(pool: Pool) -> Idle:
+    """An idle conversation whose positions each hold their own content."""
+    lease = pool.open(SHAPE, 4096, "f", 1, len(TOKENS))
+    with mmap.mmap(lease.segment.descriptor, lease.segment.size_bytes) as memory:
+        for row, span in enumerate(SHAPE.rows(0, len(TOKENS), lease.segment.capacity)):
+            memory[span.offset : span.offset + span.length] = bytes([row + 1]) * span.length
+    lease.valid = len(TOKENS)
+    pool.retire(lease, TOKENS, 1.0)
+    idle = pool.to_offload()
+    assert idle is not None
+    return idle
+
+
+def content(idle: Idle) -> list[int]:
+    """The first byte of each row."""
+    segment = idle.lease.segment
+    with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
+        return [memory[span.offset] for span in SHAPE.rows(0, len(TOKENS), segment.capacity)]
+
+
+async def test_an_offloaded_conversation_takes_no_memory_and_comes_back_whole(
+    pool: Pool, disk: KvDisk
+) -> None:
+    idle = conversation(pool)
+    before = content(idle)
+    refused = await pool.offload(idle, 1.0)
+    away = idle.lease.segment.committed_bytes(), pool.idle_bytes(), disk.stored_bytes
+    right = await pool.bring_back(idle)
+
+    assert refused == ""
+    assert away == (0, 0, SIZE)
+    assert right
+    assert content(idle) == before
+    assert disk.stored_bytes == 0
+
+
+async def test_a_damaged_file_is_found_and_forgotten(pool: Pool, disk: KvDisk) -> None:
+    idle = conversation(pool)
+    await pool.offload(idle, 1.0)
+    assert idle.stored is not None
+    os.pwrite(idle.stored.descriptor, b"?", SIZE // 2)
+    right = await pool.bring_back(idle)
+
+    assert not right
+    assert pool.find(TOKENS, "f", 1, everyone=False) is None
+    assert disk.stored_bytes == 0
+
+
+async def test_a_full_disk_is_told_and_the_conversation_stays_in_memory(pool: Pool) -> None:
+    idle = conversation(pool)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
+    try:
+        refused = await pool.offload(idle, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert "can't be written" in refused
+    assert idle.stored is None
+    assert idle.lease.segment.committed_bytes() > 0
+
+
+async def test_quota_and_daily_budget_are_kept(pool: Pool, disk: KvDisk) -> None:
+    idle = conversation(pool)
+    disk.configure(SIZE - 1, 64 * MIB)
+    over_quota = await pool.offload(idle, 1.0)
+    disk.configure(64 * MIB, SIZE + SIZE // 2)
+    await pool.offload(idle, 1.0)
+    await pool.bring_back(idle)
+    over_budget = await pool.offload(idle, 2.0)
+    next_day = await pool.offload(idle, 100_000.0)
+
+    assert "quota" in over_quota
+    assert "budget" in over_budget
+    assert next_day == ""
+
+
+async def test_nothing_of_it_has_a_name(pool: Pool, tmp_path: Path) -> None:
+    await pool.offload(conversation(pool), 1.0)
+
+    assert list((tmp_path / "kv").iterdir()) == []
+    assert (tmp_path / "kv").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_in_memory_is_refused() -> None:
+    with pytest.raises(StateError) as told:
+        KvDisk(Path("/dev/shm/trimtab-test-kv"), Path("/proc/self/mounts").read_text())
+    Path("/dev/shm/trimtab-test-kv").rmdir()
+
+    assert "memory" in told.value.message
+
+
+def test_the_filesystem_is_that_of_the_innermost_mount() -> None:
+    mounts = "/dev/sda / ext4 rw 0 0\ntmpfs /run tmpfs rw 0 0\n/dev/sdb /run/data\\040x xfs rw 0 0"
+
+    assert filesystem_of(Path("/var/cache"), mounts) == "ext4"
+    assert filesystem_of(Path("/run/user"), mounts) == "tmpfs"
+    assert filesystem_of(Path("/run/data x/kv"), mounts) == "xfs"
+    assert filesystem_of(Path("/runner"), mounts) == "ext4"
+
+
+def on_disk() -> Policy:
+    return policy(
+        knobs=replace(policy().knobs, kv_placement=(KvPlacement.DISK,)),
+        kv=KvPolicy(None, 64 * MIB, 64 * MIB, Share.USER),
+    )
+
+
+async def test_the_next_turn_comes_from_disk_without_computing_the_prompt(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        first = await rig.read(await rig.ask(TALK * 6))
+        await rig.until(lambda: disk.stored_bytes > 0 and rig.daemon.pool.idle_bytes() == 0)
+        again = await rig.read(await rig.ask(TALK * 6))
+
+        assert again.tokens == first.tokens
+        assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
+
+
+async def test_a_damaged_conversation_costs_a_prefill_and_never_wrong_tokens(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        first = await rig.read(await rig.ask(TALK * 6))
+        await rig.until(lambda: disk.stored_bytes > 0 and rig.daemon.pool.idle_bytes() == 0)
+        worker = rig.daemon.streams.active
+        assert worker is not None
+        prompt = await worker.render(text=TALK * 6)
+        found = rig.daemon.pool.find(prompt, tiny.variants[0].fingerprint, 1000, everyone=False)
+        assert found is not None
+        assert found[0].stored is not None
+        os.pwrite(found[0].stored.descriptor, b"damage", 1000)
+        again = await rig.read(await rig.ask(TALK * 6))
+
+        assert again.tokens == first.tokens
+        assert again.usage.cached_tokens == 0
