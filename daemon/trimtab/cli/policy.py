@@ -168,6 +168,37 @@ def reload(ctx: click.Context, as_json: bool) -> None:
     _print_view(view, as_json)
 
 
+@policy.command()
+@click.argument("name", metavar="[FILE|NAME]", required=False)
+@click.option("--for", "duration", default="10m", show_default=True, help="How long.")
+@click.option("--detach", is_flag=True, help="Start it and come back at once.")
+@click.option("--stop", is_flag=True, help="End the trial that is running, and report.")
+@json_option
+@click.pass_context
+def trial(
+    ctx: click.Context, name: str | None, duration: str, detach: bool, stop: bool, as_json: bool
+) -> None:
+    """Try a policy in shadow: it sees what the running daemon sees, and acts on nothing.
+
+    Reports where it would have decided otherwise, and what it predicts that this would have
+    changed. Without FILE, the report of the last trial is shown. Ctrl-C ends the trial and reports.
+    """
+    from trimtab.cli.policy_trial import run_trial
+
+    text = None
+    if name is not None:
+        from trimtab.policy.effective import show_policy
+
+        text = show_policy(_effective(name, loaded(ctx).config.policies))
+    report = run_trial(loaded(ctx), text, duration, detach=detach, stop=stop)
+    if as_json:
+        print_json(report)
+        return
+    from trimtab.cli.policy_trial import report_text
+
+    click.echo(report_text(report))
+
+
 @policy.command("list")
 @json_option
 @click.pass_context

@@ -20,6 +20,7 @@ from trimtab.domain.events import (
     PausedSet,
     PinCleared,
     PinSet,
+    PolicyChanged,
     RequestWaiting,
     Tick,
     WorkerMeasured,
@@ -27,9 +28,8 @@ from trimtab.domain.events import (
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner.controller import Step, step
-from trimtab.planner.heat import Heat
 from trimtab.planner.predict import Situation, predict
-from trimtab.planner.state import State
+from trimtab.planner.state import Heat, State
 from trimtab.policy.compiled import Policy
 from trimtab.policy.evaluate import RulesState
 
@@ -125,7 +125,8 @@ def begin(policy: Policy, real: State, at_s: float) -> Trial:
         settling=None,
         better=None,
     )
-    return Trial(policy, state, at_s, last_decision=real.next_decision)
+    trial = Trial(policy, state, at_s, last_decision=real.next_decision)
+    return _advance(trial, PolicyChanged(at_s, policy.revision))
 
 
 def observe(trial: Trial, event: Event, real: State, policy: Policy) -> Trial:

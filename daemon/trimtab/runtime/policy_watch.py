@@ -23,7 +23,7 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError, StateError, TrimtabError
 from trimtab.policy.compiled import Policy
-from trimtab.policy.load import LoadResult, load_policy
+from trimtab.policy.load import LoadResult, compile_text, load_policy
 from trimtab.policy.read import MAX_BYTES
 from trimtab.runtime.inotify import Inotify, folders_of, open_inotify
 from trimtab.runtime.last_good import (
@@ -139,6 +139,16 @@ class PolicyWatch:
             PolicyError: The file is bad; the policy in force stays.
         """
         return await self._change(self._name)
+
+    async def compile(self, text: str) -> Policy:
+        """Compile a candidate for this device, without touching what is in force.
+
+        Raises:
+            PolicyError: It is bad.
+        """
+        names, ratios = variants_of(self._model)
+        result = await asyncio.to_thread(compile_text, text.encode(), "candidate", names, ratios)
+        return result.require()
 
     async def use(self, name: str) -> PolicyView:
         """Put another policy in force, by its name; it is watched from then on.
