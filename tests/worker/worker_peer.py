@@ -91,6 +91,15 @@ class WorkerProcess:
             said.append(self.next())
         return said
 
+    def until_silent(self, silence_s: float = 0.3) -> list[FromWorker]:
+        """All messages until nothing comes for a while."""
+        said = []
+        try:
+            while True:
+                said.append(self.next(silence_s))
+        except TimeoutError:
+            return said
+
     def end_of(self, *streams: int) -> dict[int, list[FromWorker]]:
         """What was said of each stream until all of them have ended."""
         said: dict[int, list[FromWorker]] = {stream: [] for stream in streams}

@@ -1,52 +1,74 @@
 """``trimtab bench decoder``: the decoder that owns its KV cache against the engine's Generator.
 
-Each has a process of its own with the variant loaded, and they run in turn (A B B A) on the same
-prompts. The Generator runs as fast as it can: with the shared buffer, which the worker leaves off
-because it takes memory for the whole context at once.
+Each has a process of its own with the variant loaded. They run in turn (A B B A) on the same
+prompts, a few tokens at a time, so that whatever else the machine does hits both alike. The
+Generator runs as fast as it can: with the shared buffer, which the worker leaves off because it
+takes memory for the whole context at once.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trimtab.catalog import load_catalog, models_folder
 from trimtab.domain.models import VariantSpec
 from trimtab.errors import WorkerError
 
+if TYPE_CHECKING:
+    from trimtab.worker.decoder import Cache, Decoder
+
 MODEL: Final = "smollm2-135m"
 _PROMPTS: Final = (50, 1000)
 _PIECE: Final = 64
+_CHUNK: Final = 8
+_CONTEXT: Final = 1280
 _TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One measurement.
+class Ask:
+    """What a child is to do.
 
     Attributes:
-        prompt: Tokens of the prompt.
-        decode: Tokens to generate, greedily.
+        prompt: Tokens of a prompt to begin a conversation with; 0 to go on with it.
+        decode: Tokens to generate, greedily; 0 to end it.
     """
 
-    prompt: int
-    decode: int
+    prompt: int = 0
+    decode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What it did.
+
+    Attributes:
+        seconds: How long it took.
+        tokens: What was generated.
+        rss_bytes: Resident memory of the process.
+    """
+
+    seconds: float
+    tokens: tuple[int, ...]
+    rss_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run gave.
+    """One conversation.
 
     Attributes:
         ttft_s: From the prompt's tokens to the first token.
         tps: Tokens a second after it.
         tokens: What was generated.
-        rss_bytes: Resident memory of the process afterwards.
+        rss_bytes: Resident memory of the process at its end.
     """
 
     ttft_s: float
@@ -82,15 +104,34 @@ def _compare(variant: VariantSpec, pairs: int, decode: int) -> list[dict[str, An
     with _Child("generator", variant) as generator, _Child("kv", variant) as own:
         rows = []
         for prompt in _PROMPTS:
-            task = Task(prompt, decode)
             theirs: list[Sample] = []
             ours: list[Sample] = []
             for pair in range(pairs):
-                turn = [(generator, theirs), (own, ours)]
-                for child, samples in turn if pair % 2 == 0 else reversed(turn):
-                    samples.append(child.measure(task))
+                turn = (generator, own) if pair % 2 == 0 else (own, generator)
+                samples = _converse(turn, prompt, decode)
+                theirs.append(samples[generator])
+                ours.append(samples[own])
             rows.append(_row(variant.name, prompt, ours, theirs))
         return rows
+
+
+def _converse(turn: tuple[_Child, _Child], prompt: int, decode: int) -> dict[_Child, Sample]:
+    """One conversation each, in turn: first the prompts, then a few tokens at a time, A B B A."""
+    first = {child: child.do(Ask(prompt=prompt)) for child in turn}
+    parts: dict[_Child, list[Answer]] = {child: [] for child in turn}
+    for number in range(decode // _CHUNK):
+        for child in turn if number % 2 == 0 else reversed(turn):
+            parts[child].append(child.do(Ask(decode=_CHUNK)))
+    ends = {child: child.do(Ask()) for child in turn}
+    return {
+        child: Sample(
+            ttft_s=first[child].seconds,
+            tps=_CHUNK * len(parts[child]) / sum(part.seconds for part in parts[child]),
+            tokens=sum((part.tokens for part in parts[child]), first[child].tokens),
+            rss_bytes=ends[child].rss_bytes,
+        )
+        for child in turn
+    }
 
 
 def _row(variant: str, prompt: int, ours: list[Sample], theirs: list[Sample]) -> dict[str, Any]:
@@ -144,66 +185,90 @@ class _Child:
             self._process.kill()
             self._process.join()
 
-    def measure(self, task: Task) -> Sample:
-        """One run.
+    def do(self, ask: Ask) -> Answer:
+        """Have it do something.
 
         Raises:
             WorkerError: The process has died.
         """
         try:
-            self._ours.send(task)
+            self._ours.send(ask)
             answer = self._ours.recv()
         except (EOFError, OSError) as error:
             raise WorkerError("the process that measures a decoder has died") from error
-        assert isinstance(answer, Sample)
+        assert isinstance(answer, Answer)
         return answer
 
 
 def _serve(connection: Connection, kind: str, folder: str, indices_graph: str) -> None:
     """The child's own work: the engine is imported here and nowhere else."""
-    from trimtab.worker.decoder import Decoder, Place
     from trimtab.worker.generator import GeneratorDecoder
     from trimtab.worker.kv_decoder import KvDecoder
-    from trimtab.worker.memory import resident_bytes
     from trimtab.worker.tokenizer import Tokenizer
     from trimtab.worker.variant import read_variant
     from trimtab.workers.protocol import Render
 
     facts = read_variant(Path(folder))
-    room = max(_PROMPTS) + 256
     decoder: Decoder
     if kind == "kv":
-        decoder = KvDecoder(facts, 1, room, indices_graph)
+        decoder = KvDecoder(facts, 1, _CONTEXT, indices_graph)
     else:
         decoder = GeneratorDecoder(facts, 1, share_buffer=True)
     text = _TEXT.read_text(encoding="utf-8")
-    tokens = Tokenizer(facts).render(Render(id=0, text=text))
-
-    def measure(task: Task) -> Sample:
-        prompt = tokens[: task.prompt]
-        cache = decoder.open(Place(task.prompt + task.decode))
-        begun_s = perf_counter()
-        logits = None
-        for at in range(0, len(prompt), _PIECE):
-            piece = prompt[at : at + _PIECE]
-            logits = decoder.prefill(cache, piece, last=at + _PIECE >= len(prompt))
-        assert logits is not None
-        said = [int(logits.argmax())]
-        first_s = perf_counter()
-        while len(said) < task.decode:
-            (answer,) = decoder.step([(cache, said[-1])])
-            if isinstance(answer, Exception):
-                raise answer
-            said.append(int(answer.argmax()))
-        tps = (task.decode - 1) / (perf_counter() - first_s)
-        held = resident_bytes(decoder.committed_bytes)
-        decoder.close(cache)
-        return Sample(first_s - begun_s, tps, tuple(said), held)
-
-    measure(Task(_PIECE, 4))  # the first run also pays for buffers
+    conversation = _Conversation(decoder, Tokenizer(facts).render(Render(id=0, text=text)))
+    for ask in (Ask(prompt=_PIECE), Ask(decode=4), Ask()):
+        conversation.do(ask)  # the first run also pays for buffers
     while True:
         try:
-            task = connection.recv()
+            ask = connection.recv()
         except EOFError:
             return
-        connection.send(measure(task))
+        connection.send(conversation.do(ask))
+
+
+class _Conversation:
+    """One conversation at a time, in the child.
+
+    Args:
+        decoder: The decoder.
+        text: Tokens that prompts are taken from.
+    """
+
+    def __init__(self, decoder: Decoder, text: list[int]) -> None:
+        self._decoder = decoder
+        self._text = text
+        self._cache: Cache | None = None
+        self._token = 0
+
+    def do(self, ask: Ask) -> Answer:
+        from trimtab.worker.memory import resident_bytes
+
+        begun_s = perf_counter()
+        tokens = [self._begin(ask.prompt)] if ask.prompt else [*self._steps(ask.decode)]
+        seconds = perf_counter() - begun_s
+        held = resident_bytes(self._decoder.committed_bytes)
+        if not tokens and self._cache is not None:
+            self._decoder.close(self._cache)
+        return Answer(seconds, tuple(tokens), held)
+
+    def _begin(self, length: int) -> int:
+        from trimtab.worker.decoder import Place
+
+        self._cache = self._decoder.open(Place(_CONTEXT))
+        prompt = self._text[:length]
+        logits = None
+        for at in range(0, length, _PIECE):
+            piece = prompt[at : at + _PIECE]
+            logits = self._decoder.prefill(self._cache, piece, last=at + _PIECE >= length)
+        assert logits is not None
+        self._token = int(logits.argmax())
+        return self._token
+
+    def _steps(self, count: int) -> Iterator[int]:
+        for _ in range(count):
+            assert self._cache is not None
+            (logits,) = self._decoder.step([(self._cache, self._token)])
+            if isinstance(logits, Exception):
+                raise logits
+            self._token = int(logits.argmax())
+            yield self._token

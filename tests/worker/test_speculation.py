@@ -1,0 +1,217 @@
+"""Drafts: which tokens come never depends on them, and they are only used while they pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worker_peer import TINY, Answer, WorkerProcess
+
+from trimtab.worker.ngram import NgramIndex
+from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs
+from trimtab.workers.protocol import (
+    Finished,
+    FromWorker,
+    LoadFailed,
+    Ping,
+    Pong,
+    Sampling,
+    Speculate,
+    Start,
+    Tokens,
+)
+
+PROMPT = [(7 * n) % 500 + 4 for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Iterator[WorkerProcess]:
+    """fp32 with int4 as its draft."""
+    process = WorkerProcess()
+    try:
+        ready = process.load(decoder="kv", draft=str(TINY / "int4"))
+        assert ready.speculation == ("off", "ngram", "draft")
+        yield process
+    finally:
+        process.close()
+
+
+def past(first: int) -> Callable[[FromWorker], bool]:
+    return lambda message: isinstance(message, Tokens) and message.first >= first
+
+
+def answer(worker: WorkerProcess, mode: str, **fields: Any) -> Answer:
+    worker.send(Speculate(mode=mode))
+    whole: dict[str, Any] = {"stream": 1, "prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
+    return worker.run(Start(**(whole | fields)))
+
+
+@pytest.mark.parametrize("mode", ["ngram", "draft"])
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0, seed=3),
+        Sampling(temperature=0.8, top_p=0.9, seed=8),
+        Sampling(temperature=0.9, top_k=30, repetition_penalty=1.1, top_logprobs=1, seed=5),
+    ],
+    ids=["greedy", "plain", "top-p", "penalties"],
+)
+def test_drafts_change_nothing_but_the_speed(
+    drafting: WorkerProcess, mode: str, sampling: Sampling
+) -> None:
+    plain = answer(drafting, "off", sampling=sampling)
+    fast = answer(drafting, mode, sampling=sampling)
+    assert isinstance(plain.last, Finished)
+    assert isinstance(fast.last, Finished)
+
+    assert fast.tokens == plain.tokens
+    assert fast.text == plain.text
+    assert [piece.first for piece in fast.pieces] == list(range(400))
+    assert plain.last.drafted == 0
+    assert 0 < fast.last.accepted <= fast.last.drafted
+
+
+def test_the_draft_variant_writes_where_no_ngram_helps(drafting: WorkerProcess) -> None:
+    # A high temperature hardly ever repeats three tokens.
+    sampling = Sampling(temperature=0.4, seed=1)
+    ngram = answer(drafting, "ngram", sampling=sampling, max_tokens=150).last
+    draft = answer(drafting, "draft", sampling=sampling, max_tokens=150).last
+    assert isinstance(ngram, Finished)
+    assert isinstance(draft, Finished)
+
+    assert draft.drafted > ngram.drafted
+
+
+def test_a_stream_may_end_in_the_middle_of_a_draft(drafting: WorkerProcess) -> None:
+    plain = answer(drafting, "off")
+    for length in range(60, 75):
+        short = answer(drafting, "ngram", max_tokens=length)
+
+        assert short.tokens == plain.tokens[:length]
+        assert short.reason == "length"
+
+
+def test_a_stop_string_in_a_draft_ends_the_stream_there(drafting: WorkerProcess) -> None:
+    plain = answer(drafting, "off")
+    stop = plain.text[-30:-20]
+    expected = plain.text[: plain.text.index(stop)]
+
+    assert answer(drafting, "draft", stop=[stop]).text == expected
+
+
+def test_drafting_is_switched_between_tokens(drafting: WorkerProcess) -> None:
+    plain = answer(drafting, "off", max_tokens=1500)
+    drafting.send(Start(stream=1, prompt=PROMPT, max_tokens=1500, ignore_eos=True))
+    said = []
+    for at, mode in ((200, "ngram"), (500, "off"), (800, "draft")):
+        said += drafting.until(past(at))
+        drafting.send(Speculate(mode=mode))
+    whole = Answer(said + drafting.end_of(1)[1])
+    assert isinstance(whole.last, Finished)
+
+    assert whole.tokens == plain.tokens
+    assert whole.last.accepted > 0
+
+
+def test_streams_that_decode_together_are_not_given_drafts(drafting: WorkerProcess) -> None:
+    drafting.send(Speculate(mode="ngram"))
+    for stream in (1, 2):
+        drafting.send(Start(stream=stream, prompt=PROMPT, max_tokens=300, ignore_eos=True))
+    said = drafting.end_of(1, 2)
+    lasts = [said[stream][-1] for stream in (1, 2)]
+    drafted = [last.drafted for last in lasts if isinstance(last, Finished)]
+
+    assert min(drafted) == 0
+    assert max(drafted) < 100
+
+
+def test_a_mode_that_is_not_to_be_had_means_off(worker: WorkerProcess) -> None:
+    worker.send(Speculate(mode="draft"))
+    worker.send(Speculate(mode="telepathy"))
+    worker.send(Ping(id=1))
+    assert isinstance(worker.next(), Pong)
+    last = worker.run(Start(stream=1, prompt=PROMPT, max_tokens=100, ignore_eos=True)).last
+
+    assert isinstance(last, Finished)
+    assert last.drafted == 0
+
+
+def test_a_draft_that_does_not_fit_fails_the_load(tmp_path: Any) -> None:
+    process = WorkerProcess()
+    try:
+        process.ask_to_load(decoder="kv", draft=str(tmp_path / "nowhere"))
+        refused = process.next()
+    finally:
+        process.close()
+
+    assert isinstance(refused, LoadFailed)
+    assert "nowhere" in refused.message
+
+
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 9))
+def test_ngram_drafts_are_what_followed_the_last_three_tokens_before(
+    tokens: list[int], count: int
+) -> None:
+    growing: list[int] = []
+    index = NgramIndex(growing)
+    for token in tokens:
+        growing.append(token)
+        index.propose(1)
+    expected: list[int] = []
+    for end in range(3, len(tokens)):
+        if tokens[end - 3 : end] == tokens[-3:]:
+            expected = tokens[end : end + count]
+
+    assert index.propose(count) == expected
+
+
+def costs(slope: float, draft_ratio: float) -> Costs:
+    measured = Costs()
+    for _ in range(100):
+        measured.passed(1, 0.01)
+        measured.passed(5, 0.01 * (1 + 4 * slope))
+        measured.drafted(2, 0.02 * draft_ratio)
+    return measured
+
+
+def acceptance(rate: float) -> Acceptance:
+    judged = Acceptance()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        right = rng.random() < rate
+        judged.judged(int(right), wrong=not right)
+    return judged
+
+
+def test_drafts_that_are_mostly_right_grow_long_and_bad_ones_stop() -> None:
+    cheap = costs(slope=0.1, draft_ratio=0.3)
+    lengths = [acceptance(rate).length(cheap, MOST_DRAFTED, free=True) for rate in (0, 0.5, 0.98)]
+
+    assert lengths[0] == 0
+    assert 0 < lengths[1] < lengths[2] <= MOST_DRAFTED
+
+
+def test_a_draft_variant_pays_on_fp32_and_loses_where_it_is_nearly_as_dear() -> None:
+    good = acceptance(0.8)
+
+    assert good.length(costs(slope=0.13, draft_ratio=0.33), 8, free=False) > 0
+    assert good.length(costs(slope=0.22, draft_ratio=0.8), 8, free=False) == 0
+
+
+def test_a_draft_is_never_longer_than_there_is_room_for() -> None:
+    assert acceptance(0.99).length(costs(0.05, 0.1), 3, free=True) == 3
+
+
+def test_a_source_that_lost_is_tried_again_more_and_more_rarely() -> None:
+    bad = acceptance(0.0)
+    dear = costs(slope=0.3, draft_ratio=0.9)
+    tried = [turn for turn in range(2000) if bad.length_or_probe(dear, 8)]
+    gaps = np.diff(tried).tolist()
+
+    assert 2 <= len(tried) <= 8
+    assert gaps == sorted(gaps)
