@@ -348,6 +348,16 @@ def test_a_variant_whose_worker_keeps_dying_is_quarantined() -> None:
     assert world.point.variant == "int8"
 
 
+def test_a_worker_that_had_worked_is_started_again_however_often_it_is_killed() -> None:
+    world = World(policy()).start()
+    for _ in range(20):
+        world.loaded = PARKED
+        world.post(WorkerLost(world.now, "fp32", "killed by SIGKILL", tokens=50))
+        world.run(3)
+
+    assert world.point.variant == "fp32"
+
+
 def test_a_policy_that_still_allows_the_point_moves_nothing() -> None:
     world = World(policy()).start()
     before = len(world.actions)

@@ -157,6 +157,19 @@ def test_what_was_granted_and_not_used_goes_back_when_a_stream_ends() -> None:
     pool.close()
 
 
+def test_a_smaller_context_gives_back_what_idle_conversations_hold_beyond_it() -> None:
+    pool = Pool()
+    tokens = list(range(2048))
+    pool.retire(leased(pool, tokens), tokens, 1.0)
+    freed = pool.limit(512)
+    found = pool.find(tokens, "f", 1, everyone=False)
+
+    assert freed == 1536 * SHAPE.token_bytes
+    assert found is not None
+    assert found[1] == 512
+    pool.close()
+
+
 def test_releasing_gives_back_what_a_worker_still_maps() -> None:
     pool = Pool()
     tokens = list(range(1000))

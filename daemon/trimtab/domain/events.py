@@ -102,11 +102,13 @@ class WorkerLost:
     Attributes:
         variant: What it had loaded.
         reason: For people.
+        tokens: How many it had produced; one that produced none is not worth many more tries.
     """
 
     at_s: float
     variant: str
     reason: str
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,12 @@ from trimtab.domain.events import WorkerLost
 from trimtab.domain.knobs import PARKED
 from trimtab.planner.state import Quarantine, State
 
-LOSSES_ALLOWED: Final = 5
+BARREN_ALLOWED: Final = 5
+"""Workers that die in a row without having produced a token."""
+
+LOSSES_ALLOWED: Final = 60
+"""Workers that die within the window, whatever they had produced."""
+
 LOSS_WINDOW_S: Final = 60.0
 QUARANTINE_S: Final = 60.0
 QUARANTINE_MAX_S: Final = 3600.0
@@ -23,13 +28,18 @@ def lost(state: State, event: WorkerLost) -> State:
         if event.at_s - time_s < LOSS_WINDOW_S
     ]
     times.append(event.at_s)
+    barren = 0 if event.tokens else state.barren.get(event.variant, 0) + 1
     state = replace(
         state,
+        barren={**state.barren, event.variant: barren},
         point=PARKED,
         parked=False,
         lost_point=state.point if not state.point.parked else state.lost_point,
         losses={**state.losses, event.variant: tuple(times)},
     )
+    if barren > BARREN_ALLOWED:
+        reason = f"its worker died {barren} times before it had produced anything"
+        return quarantined(state, event.variant, reason, event.at_s)
     if len(times) > LOSSES_ALLOWED:
         reason = f"its worker died {len(times)} times within {LOSS_WINDOW_S:.0f} s"
         return quarantined(state, event.variant, reason, event.at_s)
@@ -45,4 +55,5 @@ def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
         state,
         quarantine={**state.quarantine, variant: entry},
         losses={**state.losses, variant: ()},
+        barren={**state.barren, variant: 0},
     )

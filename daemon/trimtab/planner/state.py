@@ -90,6 +90,7 @@ class State:
         resident: Anonymous bytes of a worker just after loading, by variant, as measured here.
         load_s: Load times as measured here.
         losses: Times at which a worker of a variant died, by variant.
+        barren: How many workers of a variant died in a row without a token.
         lost_point: What was in force when the serving worker died; it is tried again.
         quarantine: Variants left out, and those that were until an hour ago.
         heat: The heat ratchet.
@@ -121,6 +122,7 @@ class State:
     resident: Mapping[str, int] = field(default_factory=dict)
     load_s: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    barren: Mapping[str, int] = field(default_factory=dict)
     lost_point: OperatingPoint | None = None
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
     heat: Heat = field(default_factory=Heat)

@@ -263,7 +263,8 @@ class Daemon:
         self.streams.lost(worker)
         if serving:
             self.dispatcher.lost(worker)
-            self.controller.post(WorkerLost(self.clock.monotonic_s(), name, reason))
+            now = self.clock.monotonic_s()
+            self.controller.post(WorkerLost(now, name, reason, worker.tokens))
 
     def _protocol_broken(self, worker: Worker, reason: str) -> None:
         worker.shoot(f"it broke the protocol: {reason}")

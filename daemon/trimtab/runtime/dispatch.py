@@ -183,6 +183,7 @@ class Dispatcher:
 
     def _set_context(self, tokens: int) -> None:
         self._context_changed(tokens)
+        self._pool.limit(tokens)
         self.point = replace(self.point, context=tokens)
 
     def _set_pace(self, ratio: float) -> None:

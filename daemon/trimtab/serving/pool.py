@@ -221,6 +221,20 @@ class Pool:
             freed += self._evict(idle)
         return freed
 
+    def limit(self, tokens: int) -> int:
+        """Conversations may only go on with so many tokens: what idle ones hold beyond goes back.
+
+        Returns:
+            Bytes given back, as the kernel counts them.
+        """
+        freed = 0
+        for idle in self._idle:
+            if idle.stored is None and not idle.busy and idle.lease.valid > tokens:
+                idle.lease.valid = idle.lease.granted = tokens
+                idle.tokens = idle.tokens[:tokens]
+                freed += idle.lease.segment.cut(tokens)
+        return freed
+
     # ------------------------------------------------------------ disk
 
     def to_offload(self) -> Idle | None:

@@ -272,6 +272,7 @@ class Streams:
                 worker, f"token {message.first} came after {len(stream.generated) - 1}"
             )
             return
+        worker.tokens += len(message.tokens)
         stream.take_tokens(message, at_s)
         self._observer.produced(stream, len(message.tokens), at_s)
 

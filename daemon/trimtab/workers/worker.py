@@ -93,6 +93,7 @@ class Worker:
         self.state = WorkerState.STOPPED
         self.ready: Ready | None = None
         self.resident_bytes: int | None = None
+        self.tokens = 0  # that it has produced and we have
         self.heard_s = clock.monotonic_s()
         self._clock = clock
         self._listener = listener
