@@ -194,6 +194,39 @@ def test_verifying_gives_the_logits_after_each_token(kv: KvDecoder) -> None:
     np.testing.assert_allclose(at_once, stepwise, atol=1e-4)
 
 
+def test_a_draft_writes_in_the_same_cache_and_leaves_no_trace(folder: Path) -> None:
+    def choose(logits: NDArray[Any], ahead: int) -> int:
+        return int(logits.argmax())
+
+    decoder = KvDecoder(read_variant(folder), 1, CONTEXT, "model.indices.onnx")
+    decoder.add_draft(read_variant(TINY / "int4"), 1, "")
+    cache, logits = prefilled(decoder, PROMPT, Place(CONTEXT))
+    token = int(logits.argmax())
+    plain = greedy(decoder, cache, token, 12)
+    decoder.rewind(cache, len(PROMPT))
+    drafted = decoder.propose(cache, token, 5, choose)
+    length = cache.length
+    after = greedy(decoder, cache, token, 12)
+    decoder.close(cache)
+
+    assert decoder.speculation == ("off", "ngram", "draft")
+    assert length == len(PROMPT)
+    assert len(drafted) == 5
+    assert after == plain
+
+
+def test_a_draft_that_is_the_target_itself_is_always_right(folder: Path) -> None:
+    decoder = KvDecoder(read_variant(folder), 1, CONTEXT)
+    decoder.add_draft(read_variant(folder), 1, "")
+    cache, logits = prefilled(decoder, PROMPT, Place(CONTEXT))
+    token = int(logits.argmax())
+    drafted = decoder.propose(cache, token, 8, lambda logits, ahead: int(logits.argmax()))
+    said = [int(row.argmax()) for row in decoder.verify(cache, [token, *drafted])]
+    decoder.close(cache)
+
+    assert said[:8] == drafted
+
+
 def test_another_process_could_go_on_from_the_segment(kv: KvDecoder) -> None:
     shape = kv.shape
     segment = new_segment(
