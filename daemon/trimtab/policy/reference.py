@@ -11,6 +11,8 @@ from trimtab.policy.schema import PolicyFile
 from trimtab.policy.units import unit_example
 from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS
 
+_PARTLY_INHERITED: Final = ("MemoryLimits", "TemperatureLimits")
+
 _PATTERNS: Final[dict[str, str]] = {
     r"^(off|ngram|draft:.{1,100})$": "`off`, `ngram` or `draft:VARIANT`",
     r"^([01]\d|2[0-3]):[0-5]\d$": "time of the day (`22:30`)",
@@ -18,13 +20,20 @@ _PATTERNS: Final[dict[str, str]] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema that editors check and complete policies with."""
+    """The JSON Schema that editors check and complete policies with.
+
+    It is that of one file: what a policy must have, it may have from the one that it extends.
+    """
     schema = PolicyFile.model_json_schema()
     schema.pop("title", None)
+    for name in _PARTLY_INHERITED:
+        schema["$defs"][name].pop("required", None)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "trimtab policy, version 1",
         **schema,
+        "required": ["version", "name"],
+        "anyOf": [{"required": ["protect"]}, {"required": ["extends"]}],
     }
 
 
@@ -35,7 +44,7 @@ def json_schema_text() -> str:
 
 def reference() -> str:
     """Every field and every signal, as Markdown."""
-    schema = json_schema()
+    schema = PolicyFile.model_json_schema()
     lines = ["### A policy", "", *_table(schema)]
     for name in _in_order(schema):
         part = schema["$defs"][name]
