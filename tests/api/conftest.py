@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import FakeControl, FakeInference, Gateway, a_config
 
+from api_fakes import FakeControl, FakeInference, Gateway, a_config
 from trimtab.api.service import ApiService, bind
 from trimtab.runtime.clock import SystemClock
 from trimtab.telemetry.metrics import Metrics

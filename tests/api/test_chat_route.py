@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from api_fakes import Gateway, a_model, deltas, with_logprobs
 
+from api_fakes import Gateway, a_model, deltas, with_logprobs
 from trimtab.errors import EngineError, NoModelError, RequestError, ServingError
 from trimtab.serving.requests import Ended, FinishReason, Priority, Usage
 

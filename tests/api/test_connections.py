@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from api_fakes import Gateway, deltas
-
 from trimtab.serving.requests import Delta, Ended, FinishReason, Usage
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}

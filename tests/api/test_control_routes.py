@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from api_fakes import Gateway, a_record
 
+from api_fakes import Gateway, a_record
 from trimtab.errors import PolicyError, RequestError
 from trimtab.telemetry.log import LogFormat, LogLevel, configure
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from api_fakes import Gateway, with_logprobs
 
+from api_fakes import Gateway, with_logprobs
 from trimtab.errors import ServingError
 
 

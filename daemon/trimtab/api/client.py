@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -26,14 +26,14 @@ class Client:
     """A connection to one socket.
 
     Args:
-        socket: Its path.
+        path: Where it is.
         timeout_s: How long an answer may take; streams wait for ever between events.
     """
 
-    def __init__(self, socket: Path, timeout_s: float = TIMEOUT_S) -> None:
-        self.socket = socket
+    def __init__(self, path: Path, timeout_s: float = TIMEOUT_S) -> None:
+        self.path = path
         self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url=_BASE, timeout=timeout_s
+            transport=httpx.HTTPTransport(uds=str(path)), base_url=_BASE, timeout=timeout_s
         )
 
     def __enter__(self) -> Client:
@@ -104,16 +104,16 @@ class Client:
         try:
             yield
         except httpx.ConnectError as error:
-            raise _not_running(self.socket, str(error)) from error
+            raise _not_running(self.path, str(error)) from error
         except httpx.TimeoutException as error:
             raise TrimtabError(
-                f"trimtab at {self.socket} doesn't answer",
+                f"trimtab at {self.path} doesn't answer",
                 hint="Its log tells what it does: `journalctl -u trimtab -e`.",
                 code="no_answer",
             ) from error
         except httpx.HTTPError as error:
             raise TrimtabError(
-                f"the connection to {self.socket} broke: {error or type(error).__name__}",
+                f"the connection to {self.path} broke: {error or type(error).__name__}",
                 code="connection_broke",
             ) from error
 
@@ -134,12 +134,12 @@ def connect(loaded: Loaded, *, orders: bool = False) -> Client:
         folders.append((SYSTEM_RUNTIME / "control.sock", SYSTEM_RUNTIME / "inference.sock"))
     refused: Path | None = None
     for control, inference in folders:
-        for socket in (control,) if orders else (control, inference):
-            match _state(socket):
+        for path in (control,) if orders else (control, inference):
+            match _state(path):
                 case "open":
-                    return Client(socket)
+                    return Client(path)
                 case "refused":
-                    refused = refused or socket
+                    refused = refused or path
     if refused:
         raise _not_running(refused, "Permission denied")
     raise _not_running(loaded.config.sockets.control, "")
@@ -150,29 +150,39 @@ def connect_inference(loaded: Loaded) -> Client:
     candidates = [loaded.config.sockets.inference]
     if loaded.origins["sockets.folder"].kind is OriginKind.DEFAULT:
         candidates.append(SYSTEM_RUNTIME / "inference.sock")
-    found = next((socket for socket in candidates if _state(socket) != "missing"), candidates[0])
-    return Client(found)
+    states = {path: _state(path) for path in candidates}
+    opened = next((path for path, state in states.items() if state == "open"), None)
+    if opened:
+        return Client(opened)
+    refused = next((path for path, state in states.items() if state == "refused"), None)
+    raise _not_running(refused or candidates[0], "Permission denied" if refused else "")
 
 
-def _state(socket: Path) -> str:
-    """Whether a socket can be opened: ``open``, ``refused`` or ``missing``."""
-    try:
-        if not socket.is_socket():
+def _state(path: Path) -> str:
+    """Whether somebody answers at a socket: ``open``, ``refused`` (not to us) or ``missing``.
+
+    Asked before httpx is, since its backend forgets to close a socket that doesn't connect.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(TIMEOUT_S)
+        try:
+            probe.connect(str(path))
+        except PermissionError:
+            return "refused"
+        except OSError:
             return "missing"
-    except PermissionError:
-        return "refused"
-    return "open" if os.access(socket, os.W_OK) else "refused"
+    return "open"
 
 
-def _not_running(socket: Path, why: str) -> TrimtabError:
+def _not_running(path: Path, why: str) -> TrimtabError:
     if "Permission denied" in why:
         return TrimtabError(
-            f"{socket}: you may not talk to this daemon",
+            f"{path}: you may not talk to this daemon",
             hint="Use sudo, or join its group: `usermod -aG trimtab USER`, then log in again.",
             code="not_permitted",
         )
     return NotRunningError(
-        f"trimtab isn't running at {socket}",
+        f"trimtab isn't running at {path}",
         hint="Start it with `trimtab run` or `systemctl start trimtab`, or name its folder with "
         "`--sockets DIR`.",
     )

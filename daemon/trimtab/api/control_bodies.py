@@ -10,6 +10,7 @@ from trimtab.api.bodies import refuse
 from trimtab.domain.knobs import Knob
 from trimtab.domain.readings import Unit
 from trimtab.policy.units import QuantityError, parse_quantity
+from trimtab.serving.control import PushedSignal
 
 MAX_PIN_S: Final = 30 * 86400.0
 
@@ -21,10 +22,50 @@ class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for_: str | float | None = msgspec.field(default=None, name="for")
 
 
+class SignalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of one's own: ``{"name": "room", "value": 21.5, "unit": "celsius", "for": "1m"}``."""
+
+    name: str
+    value: float
+    unit: str
+    for_: str | float = msgspec.field(name="for")
+    low: float | None = None
+    high: float | None = None
+
+
 class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The policy to use, by its name."""
 
     policy: str
+
+
+class TrialBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A candidate policy, as text that stands by itself, and how long to try it (``10m``)."""
+
+    text: str
+    for_: str | float = msgspec.field(default=600.0, name="for")
+
+
+def trial_of(body: TrialBody) -> tuple[str, float]:
+    """The text and the duration in seconds.
+
+    Raises:
+        RequestError: It is no duration.
+    """
+    return body.text, _duration_s(body.for_) or 0.0
+
+
+def signal_of(body: SignalBody) -> PushedSignal:
+    """The signal, its time to live in seconds.
+
+    Raises:
+        RequestError: An unknown unit, or no duration.
+    """
+    units = [unit.value for unit in Unit]
+    if body.unit not in units:
+        raise refuse("unit", f"There is no such unit; units are {', '.join(units)}.")
+    for_s = _duration_s(body.for_) or 0.0
+    return PushedSignal(body.name, body.value, body.unit, for_s, body.low, body.high)
 
 
 def pin_of(body: PinBody) -> tuple[dict[str, str | int | float], float | None]:

@@ -11,10 +11,19 @@ from starlette.routing import BaseRoute, Route
 
 from trimtab.api.bodies import decode, read_body, refuse
 from trimtab.api.context import ApiContext, peer_of, sender
-from trimtab.api.control_bodies import PinBody, PolicyBody, pin_of
+from trimtab.api.control_bodies import (
+    PinBody,
+    PolicyBody,
+    SignalBody,
+    TrialBody,
+    pin_of,
+    signal_of,
+    trial_of,
+)
 from trimtab.api.decision_events import DecisionEvents
 from trimtab.api.endpoint import Answer, Endpoint, Handler
 from trimtab.api.faults import PROBLEM
+from trimtab.api.recording_events import RecordingEvents
 from trimtab.errors import RequestError, TrimtabError
 from trimtab.telemetry.log import get_logger
 from trimtab.telemetry.metrics import CONTENT_TYPE
@@ -22,6 +31,7 @@ from trimtab.telemetry.metrics import CONTENT_TYPE
 PREFIX: Final = "/trimtab/v1"
 MAX_DECISIONS: Final = 1000
 _SMALL_BODY_BYTES: Final = 64 * 1024
+_POLICY_BODY_BYTES: Final = 512 * 1024
 
 _log = get_logger("control")
 
@@ -41,6 +51,7 @@ def reading_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         route(f"{PREFIX}/signals", views.signals),
         route(f"{PREFIX}/points", views.points),
         route(f"{PREFIX}/policy", views.policy),
+        route(f"{PREFIX}/trial", views.trial),
         route(f"{PREFIX}/decisions", views.decisions),
         route(f"{PREFIX}/decisions/stream", views.decision_stream),
         route(f"{PREFIX}/decisions/{{number}}", views.decision),
@@ -61,7 +72,11 @@ def ordering_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         route("/pause", orders.pause, "POST"),
         route("/resume", orders.resume, "POST"),
         route("/policy", orders.use_policy, "PUT"),
+        route("/trial", orders.begin_trial, "PUT"),
+        route("/trial", orders.end_trial, "DELETE"),
         route("/reload", orders.reload, "POST"),
+        route("/recording", orders.recording, "GET"),
+        route("/signals", orders.push_signal, "POST"),
     ]
 
 
@@ -124,6 +139,10 @@ class Views:
         """The policy in force."""
         return _json(self._control.status().policy)
 
+    async def trial(self, request: Request) -> Answer:
+        """The report of the last trial of a policy, or of the one that runs."""
+        return _json({"trial": self._control.trial()})
+
     async def decisions(self, request: Request) -> Answer:
         """The newest records, oldest first."""
         limit = _number(request.query_params.get("limit", "20"), "limit", MAX_DECISIONS)
@@ -157,6 +176,7 @@ class Orders:
     """
 
     def __init__(self, context: ApiContext) -> None:
+        self._context = context
         self._control = context.control
 
     async def pin(self, request: Request) -> Answer:
@@ -184,6 +204,25 @@ class Orders:
     async def reload(self, request: Request) -> Answer:
         """Read the policy folder again now."""
         return _json(await self._control.reload(sender(request)))
+
+    async def push_signal(self, request: Request) -> Answer:
+        """Take in a value of one's own (see `SignalBody`)."""
+        body = decode(await read_body(request, _SMALL_BODY_BYTES), SignalBody)
+        return _json(self._control.push_signal(signal_of(body), sender(request)))
+
+    async def recording(self, request: Request) -> Answer:
+        """What the core takes in and decides, as server-sent events, until the client leaves."""
+        return RecordingEvents(self._control.recording(), self._context.limits.keep_alive_s)
+
+    async def begin_trial(self, request: Request) -> Answer:
+        """Try a policy in shadow: ``{"text": "version: 1...", "for": "10m"}``."""
+        body = decode(await read_body(request, _POLICY_BODY_BYTES), TrialBody)
+        text, for_s = trial_of(body)
+        return _json({"trial": await self._control.begin_trial(text, for_s, sender(request))})
+
+    async def end_trial(self, request: Request) -> Answer:
+        """Stop the trial; its report."""
+        return _json({"trial": self._control.end_trial(sender(request))})
 
     async def use_policy(self, request: Request) -> Answer:
         """Put another policy in force, by its name: ``{"policy": "latency-first"}``."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from trimtab.api.faults import FaultShape, fault_response
 from trimtab.api.protocol import HttpProtocol
@@ -48,16 +48,26 @@ class Endpoint:
         self._socket = socket
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. The task is cancelled as soon as the client is gone."""
+        """Answer one request. The task is cancelled as soon as the client is gone.
+
+        `asyncio.wait_for` may swallow a cancellation that comes together with a result, so sending
+        to a lost client ends the work as well.
+        """
         connection: HttpProtocol = scope["state"]["connection"]
         task = asyncio.current_task()
         leave: Callable[[], Any] = task.cancel if task else _nothing
         connection.when_lost(leave)
         status = CLIENT_GONE
+
+        async def send_to_client(message: Message) -> None:
+            if connection.lost:
+                raise ClientDisconnect
+            await send(message)
+
         try:
             answer = await self._answer(Request(scope, receive, send))
             status = answer.status_code
-            await answer(scope, receive, send)
+            await answer(scope, receive, send_to_client)
         except ClientDisconnect:
             pass
         except asyncio.CancelledError:

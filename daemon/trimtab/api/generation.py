@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +21,7 @@ from trimtab.api.answers import (
     event,
 )
 from trimtab.api.bodies import decode, read_body
-from trimtab.api.context import ApiContext, peer_of
+from trimtab.api.context import ApiContext, connection_of, peer_of
 from trimtab.api.endpoint import Answer
 from trimtab.api.faults import OPENAI, fault_body
 from trimtab.api.openai_bodies import ChatBody, CompletionBody, Wish, chat_wish, completion_wish
@@ -47,14 +47,15 @@ class Generation:
         """``POST /v1/chat/completions``."""
         arrived_s = self._context.clock.monotonic_s()
         body = decode(await read_body(request, self._context.limits.max_body_bytes), ChatBody)
-        return await self._follow(chat_wish(body, *self._sender(request)), ChatAnswer, arrived_s)
+        wish = chat_wish(body, *self._sender(request))
+        return await self._follow(request, wish, ChatAnswer, arrived_s)
 
     async def completion(self, request: Request) -> Answer:
         """``POST /v1/completions``."""
         arrived_s = self._context.clock.monotonic_s()
         body = decode(await read_body(request, self._context.limits.max_body_bytes), CompletionBody)
         wish = completion_wish(body, *self._sender(request))
-        return await self._follow(wish, CompletionAnswer, arrived_s)
+        return await self._follow(request, wish, CompletionAnswer, arrived_s)
 
     def _sender(self, request: Request) -> tuple[int | None, Priority]:
         peer = peer_of(request)
@@ -63,13 +64,18 @@ class Generation:
         return peer.uid, self._context.priorities.get(peer.uid, Priority.INTERACTIVE)
 
     async def _follow(
-        self, wish: Wish, shape: Callable[[Heading, bool], AnswerShape], arrived_s: float
+        self,
+        request: Request,
+        wish: Wish,
+        shape: Callable[[Heading, bool], AnswerShape],
+        arrived_s: float,
     ) -> Answer:
         heading = Heading(
             secrets.token_hex(12), int(self._context.clock.wall_s()), wish.request.model
         )
         answer = shape(heading, wish.include_usage)
-        followed = Followed(self._context, answer.operation, arrived_s)
+        connection = connection_of(request)
+        followed = Followed(self._context, answer.operation, arrived_s, lambda: connection.lost)
         await followed.begin(wish)
         if wish.stream:
             first = await followed.next()
@@ -84,10 +90,18 @@ class Followed:
         context: The daemon.
         operation: For the metrics.
         arrived_s: When the request was received.
+        gone: Whether the client has left.
     """
 
-    def __init__(self, context: ApiContext, operation: str, arrived_s: float) -> None:
+    def __init__(
+        self,
+        context: ApiContext,
+        operation: str,
+        arrived_s: float,
+        gone: Callable[[], bool],
+    ) -> None:
         self._context = context
+        self._gone = gone
         self._operation = operation
         self._arrived_s = arrived_s
         self._first_s: float | None = None
@@ -121,6 +135,8 @@ class Followed:
         """
         handle = self.handle
         try:
+            if self._gone():
+                raise ClientDisconnect
             came = await handle.next(self._context.limits.keep_alive_s)
         except BaseException as error:
             handle.cancel()

@@ -121,13 +121,19 @@ def _add_file(layers: _Layers, file: Path, *, required: bool) -> Path | None:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"{file}: {error}", hint="The file is TOML: key = value, with text in quotes."
+            f"{file}: {_with_line(str(error), text)}",
+            hint="The file is TOML: key = value, with text in quotes.",
         ) from error
     lines = lines_of(text)
     for path, value in _leaves(tree).items():
         place = f"{file}:{lines[path]}" if path in lines else str(file)
         layers.add(path, value, Origin(OriginKind.FILE, place), file.absolute().parent)
     return file
+
+
+def _with_line(message: str, text: str) -> str:
+    """A message of tomllib's, which says "at end of document" where a line would help more."""
+    return message.replace("at end of document", f"at line {text.count(chr(10)) + 1}, at the end")
 
 
 def _read(file: Path) -> str:

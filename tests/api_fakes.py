@@ -229,6 +229,17 @@ class FakeControl:
         self._order("use_policy", name, by)
         return replace_policy(self.now.policy, name=name)
 
+    async def begin_trial(self, text: str, for_s: float, by: str) -> dict[str, Any]:
+        self._order("begin_trial", text, for_s, by)
+        return {"policy": "candidate", "running": True}
+
+    def end_trial(self, by: str) -> dict[str, Any] | None:
+        self._order("end_trial", by)
+        return {"policy": "candidate", "running": False}
+
+    def trial(self) -> dict[str, Any] | None:
+        return None
+
     async def reload(self, by: str) -> PolicyView:
         self._order("reload", by)
         return replace_policy(self.now.policy, revision="new")
