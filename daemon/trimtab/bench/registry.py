@@ -96,4 +96,29 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("cpu_percent_at_10ms", at_most=2),
         ),
     ),
+    "handover": Benchmark(
+        "handover",
+        "the pause that a client sees when its stream changes the variant",
+        (
+            Target("pause_ms_kv", at_most=60),
+            Target("pause_ms_replay"),
+            Target("pause_ratio", at_most=0.05),
+            Target("pause_ms_cold"),
+            Target("load_ms"),
+            Target("cold_over_load_ms", at_most=60),
+        ),
+    ),
+    "crash": Benchmark(
+        "crash",
+        "a hundred kills -9 under four streams",
+        (
+            Target("kills"),
+            Target("streams"),
+            Target("complete"),
+            Target("equal"),
+            Target("extra_ms_median"),
+            Target("load_ms"),
+            Target("extra_over_load_ms", at_most=150),
+        ),
+    ),
 }

@@ -1,0 +1,170 @@
+"""``trimtab bench handover``: the pause that a client sees when its stream changes the variant.
+
+A conversation of a thousand tokens runs on one variant of a real daemon, which is then pinned to
+another; the pause is the longest gap between two pieces of text until the switch is over. With both
+workers loaded, the KV cache carried over is compared with computing it again; a cold target, for
+which the old worker has to go first, is measured too. What crossing costs in accuracy is the mean
+KL divergence over 300 tokens, for every pair of variants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from trimtab.bench.child_daemon import ChildDaemon, Setup
+from trimtab.bench.crossing_quality import crossing_kl
+from trimtab.bench.paired import in_turn, middle, spread
+from trimtab.bench.subject import bench_model, models
+from trimtab.bench.timed_stream import TimedAnswer, follow, until
+from trimtab.domain.models import ModelSpec
+from trimtab.sensors.config import SensorConfig
+from trimtab.sensors.suite import SensorSuite
+
+PREFIX_TOKENS: Final = 1000
+PAIRS: Final = 5
+READY_S: Final = 120.0
+SWITCH_S: Final = 60.0
+MIB: Final = 1024 * 1024
+TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """Measure pauses and what crossing costs.
+
+    Args:
+        quick: A pair and short texts: shows that it works, not how fast it is.
+
+    Raises:
+        NoModelError: The model isn't there.
+        WorkerError: The daemon ended, or a stream broke.
+    """
+    model = bench_model(quick)
+    pairs, prefix = (1, 100) if quick else (PAIRS, PREFIX_TOKENS)
+    warm = asyncio.run(_warm(model, pairs, prefix))
+    cold, load_ms = asyncio.run(_cold(model, pairs, prefix))
+    kv_ms = [kv for kv, _ in warm]
+    replay_ms = [replay for _, replay in warm]
+    return {
+        "pause_ms_kv": middle(kv_ms, 1),
+        "pause_ms_replay": middle(replay_ms, 1),
+        "pause_ratio": middle([kv / replay for kv, replay in warm]),
+        "pause_ms_cold": middle(cold, 1),
+        "load_ms": middle(load_ms, 1),
+        "cold_over_load_ms": middle([a - b for a, b in zip(cold, load_ms, strict=True)], 1),
+        "kl": crossing_kl(model, TEXT.read_text(), prefix, 20 if quick else 300),
+        "spread_ms_kv": spread(kv_ms, 1),
+        "spread_ms_replay": spread(replay_ms, 1),
+        "spread_ms_cold": spread(cold, 1),
+        "model": model.model_id,
+        "runs": {"pairs": pairs, "prefix_tokens": prefix},
+    }
+
+
+async def _warm(model: ModelSpec, pairs: int, prefix: int) -> list[tuple[float, float]]:
+    """Pauses in ms with both workers loaded: by KV and by replay, in turn."""
+    best, least = model.variants[0].name, model.variants[-1].name
+    with (
+        tempfile.TemporaryDirectory(prefix="trimtab-bench-") as one,
+        tempfile.TemporaryDirectory(prefix="trimtab-bench-") as other,
+    ):
+        carrying = ChildDaemon(Path(one), _setup(model, "kv", 64))
+        replaying = ChildDaemon(Path(other), _setup(model, "replay", 64))
+        try:
+            await carrying.start(READY_S)
+            await replaying.start(READY_S)
+
+            async def kv(pair: int) -> float:
+                return (await _switch(carrying, model, [best, least], prefix, pair))[0]
+
+            async def replay(pair: int) -> float:
+                return (await _switch(replaying, model, [best, least], prefix, pair))[0]
+
+            return await in_turn(kv, replay, pairs)
+        finally:
+            await carrying.stop()
+            await replaying.stop()
+
+
+async def _cold(model: ModelSpec, pairs: int, prefix: int) -> tuple[list[float], list[float]]:
+    """Pauses in ms where the old worker goes before the new one is loaded, and load times."""
+    best, least = model.variants[0].name, model.variants[-1].name
+    with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
+        daemon = ChildDaemon(Path(folder), _setup(model, "kv", _tight_mib(model)))
+        try:
+            await daemon.start(READY_S)
+            measured = [
+                await _switch(daemon, model, [best, least], prefix, pair) for pair in range(pairs)
+            ]
+        finally:
+            await daemon.stop()
+    return [pause for pause, _ in measured], [load for _, load in measured]
+
+
+async def _switch(
+    daemon: ChildDaemon, model: ModelSpec, names: Sequence[str], prefix: int, run_: int
+) -> tuple[float, float]:
+    """The pause in ms at a switch from the first variant to the second, and its load time."""
+    source, target = names
+    await _pin(daemon, source)
+    await _serves(daemon, source)
+    seen: list[TimedAnswer] = []
+    # Another beginning each time, so that no earlier conversation's KV serves.
+    prompt = f"{run_}. " + TEXT.read_text()[: prefix * 4]
+    stream = asyncio.create_task(  # noqa: TID251  # awaited below
+        follow(daemon.inference, model.model_id, prompt, 400, seen.append)
+    )
+    await until(lambda: len(seen) > 20 or stream.done(), SWITCH_S)
+    pinned_s = perf_counter()
+    await _pin(daemon, target)
+    load_s = await _serves(daemon, target)
+    served_s = perf_counter()
+    answer = await stream
+    return answer.longest_gap_s(pinned_s, served_s + 10) * 1000, load_s * 1000
+
+
+async def _pin(daemon: ChildDaemon, variant: str) -> None:
+    await daemon.order("PUT", "/pin", {"knobs": {"variant": variant}})
+
+
+async def _serves(daemon: ChildDaemon, variant: str) -> float:
+    """Wait until a variant serves alone; its load time in seconds."""
+    async with asyncio.timeout(SWITCH_S):
+        while True:
+            workers = (await daemon.order("GET", "/status"))["workers"]
+            if [one["variant"] for one in workers] == [variant] and workers[0]["load_s"]:
+                return float(workers[0]["load_s"])
+            await asyncio.sleep(0.02)
+
+
+def _tight_mib(model: ModelSpec) -> int:
+    """A headroom that has room for any one worker, and not for two."""
+    suite = SensorSuite(SensorConfig())
+    try:
+        available = suite.memory_available(0.0).value or 0.0
+    finally:
+        suite.close()
+    largest = max(variant.weights_bytes for variant in model.variants)
+    least = min(variant.weights_bytes for variant in model.variants)
+    return int((available - largest - least / 2) / MIB) - 100
+
+
+def _setup(model: ModelSpec, carry: str, headroom_mib: int) -> Setup:
+    context = min(2048, model.context_length)
+    policy = f"""\
+version: 1
+name: own
+description: A benchmark. The variant is pinned from outside.
+protect: [memory, latency]
+limits:
+  memory: {{headroom: {headroom_mib}MiB}}
+knobs:
+  context: {{min: {context}, max: {context}}}
+  speculation: [off]
+handover: {{down: {carry}, up: {carry}, hold_max: 60s}}
+"""
+    return Setup(models(), model.model_id, policy, tick_s=0.2, threads=1)
