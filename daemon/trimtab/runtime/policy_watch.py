@@ -37,7 +37,7 @@ from trimtab.runtime.policy_schedule import entry_in_force
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5
-POLL_WITH_INOTIFY_S: Final = 2.0
+POLL_WITH_INOTIFY_S: Final = 5.0
 QUIET_S: Final = 0.08
 QUIET_AT_MOST_S: Final = 0.5
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 from trimtab.domain.readings import Quality, Reading
 from trimtab.sensors.source import SlowSource, missing, unreadable
@@ -30,6 +30,9 @@ _PERIODS_UNTIL_STALE: Final = 3
 _PERIODS_UNASKED: Final = 2
 _SETTLE_STEP_S: Final = 0.05
 _DIGITS: Final = re.compile(r"(\d+)")
+
+
+_Task: TypeAlias = tuple[str, float]  # a source's name, and the time of the tick that asks
 
 
 class AbandonedError(Exception):
@@ -63,7 +66,7 @@ class _Worker:
         self._sources = sources
         self._hung = hung
         self._results = results
-        self.tasks: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
+        self.tasks: SimpleQueue[tuple[_Task, ...] | None] = SimpleQueue()
         self.current: str | None = None
         self.steps = 0
         self.abandoned = False
@@ -71,15 +74,15 @@ class _Worker:
         self.thread.start()
 
     def _run(self) -> None:
-        while (task := self.tasks.get()) is not None:
-            name, at_s = task
-            try:
-                result = self._read(name, at_s)
-            except AbandonedError:
-                return
-            if self.abandoned:
-                return
-            self._results.put(_Result(name, at_s, tuple(result)))
+        while (tasks := self.tasks.get()) is not None:
+            for name, at_s in tasks:
+                try:
+                    result = self._read(name, at_s)
+                except AbandonedError:
+                    return
+                if self.abandoned:
+                    return
+                self._results.put(_Result(name, at_s, tuple(result)))
 
     def _read(self, name: str, at_s: float) -> list[Reading]:
         """One source; the supervising catch-all, so that a fault in one never ends the thread."""
@@ -213,19 +216,23 @@ class SlowReader:
         self._notice_hang(at_s)
         while not self._requests.empty():
             self._lanes[self._requests.get()].due_s = at_s
-        for name, lane in self._lanes.items():
-            if lane.asked_s is None and at_s >= lane.due_s:
-                self._ask(name, lane, at_s)
+        lanes = self._lanes.items()
+        due = [name for name, lane in lanes if lane.asked_s is None and at_s >= lane.due_s]
+        if due:
+            self._ask(due, at_s)
 
-    def _ask(self, name: str, lane: _Lane, at_s: float) -> None:
+    def _ask(self, names: list[str], at_s: float) -> None:
+        """All that is due at once: the thread is woken once a tick, not once a source."""
         if self._worker is None:
             if len(self._hung) >= _MOST_LOST_THREADS:
                 return
             self._worker = _Worker(self.sources, self._hung, self._results)
-        lane.asked_s = at_s
-        periods = _PERIODS_UNASKED if lane.scheduled else 1
-        lane.due_s = at_s + periods * lane.source.period_s
-        self._worker.tasks.put((name, at_s))
+        for name in names:
+            lane = self._lanes[name]
+            lane.asked_s = at_s
+            periods = _PERIODS_UNASKED if lane.scheduled else 1
+            lane.due_s = at_s + periods * lane.source.period_s
+        self._worker.tasks.put(tuple((name, at_s) for name in names))
 
     def _take_results(self) -> None:
         while not self._results.empty():
