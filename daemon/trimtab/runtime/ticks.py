@@ -2,7 +2,8 @@
 
 A full snapshot is taken once a tick. Between ticks only the available memory is read, as often as
 its fall demands: the interval is the time in which what is left above the headroom would be half
-gone at the worst rate seen, from one tick down to 10 ms.
+gone at the worst rate seen, from one tick down to 10 ms. A fall that hasn't been seen yet is
+reckoned with too, but no more than five times a second.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from trimtab.domain.readings import Reading, Snapshot
 
 POLL_MIN_S: Final = 0.01
 WORST_RATE_HALF_LIFE_S: Final = 5.0
+ASSUMED_BYTES_S: Final = 4 * 1024**3
+"""How fast memory may begin to fall at any moment."""
+
+ASSUMED_POLL_MIN_S: Final = 0.2
+"""The least interval for a fall that is only assumed: an idle gateway is left in peace."""
 
 
 class Sensors(Protocol):
@@ -55,9 +61,12 @@ def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, tick_s: flo
         worst_bytes_s: The worst fall seen lately.
         tick_s: The longest interval.
     """
-    if above_bytes is None or worst_bytes_s <= 0:
+    if above_bytes is None:
         return tick_s
-    return min(tick_s, max(POLL_MIN_S, above_bytes / worst_bytes_s / 2))
+    interval_s = max(ASSUMED_POLL_MIN_S, above_bytes / ASSUMED_BYTES_S / 2)
+    if worst_bytes_s > 0:
+        interval_s = min(interval_s, max(POLL_MIN_S, above_bytes / worst_bytes_s / 2))
+    return min(tick_s, interval_s)
 
 
 class TickLoop:

@@ -1,0 +1,149 @@
+"""How often the loop looks, and what makes it look at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.domain.readings import Quality, Reading, Snapshot
+from trimtab.runtime.ticks import POLL_MIN_S, FillRate, TickLoop, poll_interval_s
+
+MIB = 1024 * 1024
+LIMIT = 500 * MIB
+
+
+class SteppingClock:
+    """Time that passes when the loop sleeps; ends the loop after a while."""
+
+    def __init__(self, until_s: float) -> None:
+        self.now = 0.0
+        self.sleeps: list[float] = []
+        self._until_s = until_s
+
+    def monotonic_s(self) -> float:
+        return self.now
+
+    def wall_s(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+        if self.now > self._until_s:
+            raise asyncio.CancelledError
+        await asyncio.sleep(0)
+
+
+class FallingMemory:
+    """Memory that falls from a moment on."""
+
+    def __init__(self, clock: SteppingClock, from_s: float, rate_bytes_s: float) -> None:
+        self._clock = clock
+        self._from_s = from_s
+        self._rate = rate_bytes_s
+        self.broken = False
+
+    def memory_available(self, at_s: float) -> Reading:
+        if self.broken:
+            return Reading("memory.available", None, at_s, Quality.FAILED)
+        fallen = max(0.0, at_s - self._from_s) * self._rate
+        return Reading("memory.available", 2000 * MIB - fallen, at_s)
+
+    def snapshot(self, at_s: float, wall_s: float) -> Snapshot:
+        return Snapshot(at_s, {"memory.available": self.memory_available(at_s)}, wall_s)
+
+
+async def looks(rate_bytes_s: float, until_s: float) -> tuple[list[Snapshot], SteppingClock]:
+    """Every full look of a loop over falling memory."""
+    clock = SteppingClock(until_s)
+    seen: list[Snapshot] = []
+    memory = FallingMemory(clock, 3.0, rate_bytes_s)
+    loop = TickLoop(memory, clock, 1.0, lambda: LIMIT, seen.append, lambda *_: None)
+    with pytest.raises(asyncio.CancelledError):
+        await loop.run()
+    return seen, clock
+
+
+async def test_a_quiet_machine_is_looked_at_once_a_tick_and_polled_a_few_times_a_second() -> None:
+    seen, clock = await looks(0.0, 10.0)
+
+    assert len(seen) == 11
+    assert len(clock.sleeps) <= 30
+
+
+@pytest.mark.parametrize("rate_mib_s", [100, 500, 1000, 4000])
+async def test_a_crossing_is_seen_within_hundredths_of_a_second(rate_mib_s: int) -> None:
+    seen, _ = await looks(rate_mib_s * MIB, 20.0)
+    crossed_s = 3.0 + 1500 / rate_mib_s
+    first = next(one.at_s for one in seen if one.readings["memory.available"].value < LIMIT)
+
+    assert crossed_s <= first <= crossed_s + 0.25
+    if rate_mib_s <= 1000:
+        assert first <= crossed_s + 0.06
+
+
+async def test_a_crossing_is_told_once_not_at_every_poll() -> None:
+    seen, _ = await looks(1000 * MIB, 12.0)
+    below = [one for one in seen if one.readings["memory.available"].value < LIMIT]
+
+    assert len(below) <= 9
+
+
+async def test_a_look_that_fails_is_reported_and_the_next_one_comes() -> None:
+    clock = SteppingClock(5.0)
+    reported: list[BaseException] = []
+    seen: list[float] = []
+
+    def on_tick(snapshot: Snapshot) -> None:
+        seen.append(snapshot.at_s)
+        if len(seen) == 2:
+            raise RuntimeError("a bad look")
+
+    loop = TickLoop(
+        FallingMemory(clock, 99.0, 0.0),
+        clock,
+        1.0,
+        lambda: LIMIT,
+        on_tick,
+        lambda _, error: reported.append(error),
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await loop.run()
+
+    assert [str(error) for error in reported] == ["a bad look"]
+    assert len(seen) == 6
+
+
+def test_the_worst_rate_is_forgotten_by_half_every_five_seconds() -> None:
+    rate = FillRate()
+    rate.update(0.0, 1000.0 * MIB)
+    rate.update(1.0, 900.0 * MIB)
+    rate.update(6.0, 900.0 * MIB)
+
+    assert rate.worst_bytes_s == pytest.approx(50 * MIB)
+
+
+def test_a_reading_that_fails_holds_what_is_known_of_the_fall() -> None:
+    rate = FillRate()
+    rate.update(0.0, 1000.0 * MIB)
+    rate.update(1.0, 900.0 * MIB)
+    rate.update(2.0, None)
+    rate.update(3.0, 900.0 * MIB)
+
+    assert rate.worst_bytes_s == pytest.approx(100 * MIB)
+
+
+@given(
+    above=st.none() | st.floats(0, 1e12),
+    worst=st.floats(0, 1e11),
+    tick_s=st.floats(0.05, 60),
+)
+def test_the_interval_is_never_longer_than_a_tick_nor_shorter_than_ten_milliseconds(
+    above: float | None, worst: float, tick_s: float
+) -> None:
+    interval_s = poll_interval_s(above, worst, tick_s)
+
+    assert POLL_MIN_S <= interval_s <= tick_s
