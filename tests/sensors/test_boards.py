@@ -56,6 +56,7 @@ def test_no_board_makes_the_daemon_say_more_than_once_what_is_wrong(
     suite.close()
 
     assert len({change.signal for change in told}) == len(told)
+    assert {change.after for change in told} <= {Quality.FAILED, Quality.SUSPECT}
 
 
 def test_the_most_specific_device_tree_name_decides() -> None:

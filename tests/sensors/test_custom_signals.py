@@ -30,7 +30,7 @@ def test_a_number_in_a_file_becomes_a_signal_in_its_unit(tree: Tree, start: Star
 @pytest.mark.parametrize(
     ("text", "quality", "reason"),
     [
-        ("99000\n", Quality.SUSPECT, "99 is outside of the declared -20 to 60"),
+        ("99000\n", Quality.SUSPECT, "99 is above the declared most of 60"),
         ("warm\n", Quality.FAILED, "begins with 'warm', no number"),
         ("\n", Quality.FAILED, "is empty"),
         ("nan\n", Quality.FAILED, "nan is no number"),

@@ -213,6 +213,18 @@ def test_hardware_that_is_not_there_is_no_news() -> None:
     assert tell(QualityChanges(), 0.0, Quality.ABSENT) == []
 
 
+def test_a_sensor_that_begins_to_answer_is_no_news_and_its_loss_is() -> None:
+    changes = QualityChanges()
+    beginning = [
+        tell(changes, float(at_s), quality)
+        for at_s, quality in enumerate([Quality.STALE, Quality.ABSENT, Quality.GOOD])
+    ]
+
+    assert beginning == [[], [], []]
+    assert tell(changes, 3.0, Quality.ABSENT) == [("absent", 0)]
+    assert tell(changes, 70.0, Quality.GOOD) == [("good", 0)]
+
+
 def test_a_sensor_that_comes_and_goes_is_told_once_a_minute_with_a_count() -> None:
     changes = QualityChanges()
     tell(changes, 0.0, Quality.GOOD)

@@ -38,10 +38,13 @@ def judge(signal: str, value: float, at_s: float, low: float | None, high: float
     """A reading that is suspect outside of the declared range."""
     if not math.isfinite(value):
         return Reading(signal, None, at_s, Quality.FAILED, f"{value} is no number")
-    if (low is not None and value < low) or (high is not None and value > high):
-        reason = f"{value:g} is outside of the declared {low} to {high}"
-        return Reading(signal, value, at_s, Quality.SUSPECT, reason)
-    return Reading(signal, value, at_s)
+    reason = ""
+    if low is not None and value < low:
+        reason = f"{value:g} is below the declared least of {low:g}"
+    elif high is not None and value > high:
+        reason = f"{value:g} is above the declared most of {high:g}"
+    quality = Quality.SUSPECT if reason else Quality.GOOD
+    return Reading(signal, value, at_s, quality, reason)
 
 
 class NumberFileSensor:

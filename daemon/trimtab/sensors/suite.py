@@ -80,11 +80,11 @@ class SensorSuite:
         for signal, reading in readings.items():
             if reading.value is not None:
                 readings[signal] = plausible(reading)
-        for reading in self._derived.update(readings, at_s):
-            readings[reading.signal] = plausible(reading)
-        if self._on_change is not None:
+        if self._on_change is not None:  # of sensors only: what is derived comes and goes
             for change in self._changes.update(readings, at_s):
                 self._on_change(change)
+        for reading in self._derived.update(readings, at_s):
+            readings[reading.signal] = plausible(reading)
         return Snapshot(at_s, readings, wall_s)
 
     def _look_at_clock(self, at_s: float, wall_s: float) -> Reading:
