@@ -7,6 +7,9 @@ import os
 import signal
 from typing import Any, Final
 
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
 from trimtab import __version__
 from trimtab.api.service import ApiService, Bound, bind
 from trimtab.catalog.load import Catalog, load_catalog
@@ -63,6 +66,9 @@ async def _serve(config: Config, bound: Bound) -> int:
             "signal_quality", signal=change.signal, quality=change.after, reason=change.reason
         ),
     )
+    scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()})  # runs jobs in the loop
+    suite.attach(scheduler)
+    scheduler.start()
     records = DecisionRecords(journal, get_logger("planner"))
     options = Options(
         threads=config.engine.threads or default_threads(len(os.sched_getaffinity(0))),
@@ -94,6 +100,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     await api.stop(1.0)
     await daemon.stop()
     suite.close()
+    scheduler.shutdown(wait=False)
     journal.close()
     log.info("stopped")
     return 0

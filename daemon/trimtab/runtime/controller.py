@@ -10,6 +10,8 @@ from trimtab.domain.events import Event
 from trimtab.planner import State, step
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.dispatch import Dispatcher
+from trimtab.runtime.policy_trial import PolicyTrial
+from trimtab.runtime.recorder import Recorder
 
 
 class Controller:
@@ -38,6 +40,8 @@ class Controller:
         self._on_outcome = on_outcome
         self._dispatcher: Dispatcher | None = None
         self.last_tick_s: float | None = None
+        self.trial = PolicyTrial()
+        self.recorder = Recorder()
 
     def connect(self, dispatcher: Dispatcher) -> None:
         """Where actions go."""
@@ -47,6 +51,9 @@ class Controller:
         """Take in an event, now; called in the event loop only."""
         result = step(self.state, event, self.policy)
         self.state = result.state
+        if self.recorder.active:
+            self.recorder.took(event, self.policy, result.decision)
+        self.trial.observe(event, self.state, self.policy)
         wall_s = self._clock.wall_s()
         if result.settled is not None:
             self._on_outcome(result.settled, wall_s)

@@ -23,7 +23,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.models import ModelSpec
-from trimtab.domain.readings import Snapshot
+from trimtab.domain.readings import Reading, Snapshot, Unit
 from trimtab.errors import ServingError
 from trimtab.planner import State
 from trimtab.policy.compiled import Policy
@@ -50,6 +50,22 @@ class SensorSuite(Sensors, Protocol):
 
     def watch_processes(self, pids: list[int]) -> None:
         """The workers' process numbers."""
+
+    def push(
+        self,
+        name: str,
+        value: float,
+        unit: Unit,
+        *,
+        at_s: float,
+        ttl_s: float,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> Reading:
+        """Take in a value that someone pushed."""
+
+    def unit_of(self, signal: str) -> Unit | None:
+        """The unit of a signal, an owner's own included."""
 
 
 class Records(Protocol):
@@ -110,7 +126,7 @@ class Daemon:
         self.on_tick: Callable[[float], None] | None = None
         self._log = log
         self._options = options
-        self._sensors = sensors
+        self.sensors = sensors
         self._watched: list[int] = []
         self._draining = False
         state = State(threads=options.threads, next_decision=options.first_decision)
@@ -226,7 +242,7 @@ class Daemon:
         pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
         if pids != self._watched:
             self._watched = pids
-            self._sensors.watch_processes(pids)
+            self.sensors.watch_processes(pids)
         local = time.localtime(snapshot.wall_s)
         minute = local.tm_hour * 60 + local.tm_min
         self.meter.serves(self.dispatcher.point.variant)
@@ -276,7 +292,7 @@ class Daemon:
         self.controller.post(RequestWaiting(self.clock.monotonic_s()))
 
     def _available(self) -> int | None:
-        reading = self._sensors.memory_available(self.clock.monotonic_s())
+        reading = self.sensors.memory_available(self.clock.monotonic_s())
         return int(reading.value) if reading.usable and reading.value is not None else None
 
     def _limit_bytes(self) -> int | None:

@@ -13,16 +13,23 @@ from trimtab import __version__
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import PausedSet, PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
-from trimtab.domain.readings import Snapshot
+from trimtab.domain.readings import Snapshot, Unit
 from trimtab.errors import RequestError
 from trimtab.planner.assess import assess, pinned_knobs
 from trimtab.planner.choose import why_out
 from trimtab.policy.combine import combine
+from trimtab.policy.compiled import Policy
 from trimtab.runtime.daemon import Daemon
-from trimtab.serving.control import PointView, PolicyView, SignalView, StatusView, WorkerView
+from trimtab.serving.control import (
+    PointView,
+    PolicyView,
+    PushedSignal,
+    SignalView,
+    StatusView,
+    WorkerView,
+)
 from trimtab.serving.meter import RATE_SIGNAL
 from trimtab.serving.stream import StreamState
-from trimtab.signals.registry import unit_of
 from trimtab.telemetry.journal import Journal
 
 FOLLOWER_QUEUE: Final = 100
@@ -40,6 +47,13 @@ class Policies(Protocol):
 
         Raises:
             PolicyError: It is bad; the last good one stays in force.
+        """
+
+    async def compile(self, text: str) -> Policy:
+        """Compile a candidate for this device, without touching what is in force.
+
+        Raises:
+            PolicyError: It is bad.
         """
 
     async def use(self, name: str) -> PolicyView:
@@ -172,7 +186,7 @@ class Overview:
             SignalView(
                 name=name,
                 value=reading.value,
-                unit=str(unit_of(name) or ""),
+                unit=str(self._daemon.sensors.unit_of(name) or ""),
                 quality=str(reading.quality),
                 reason=reading.reason,
                 age_s=max(0.0, now - reading.at_s),
@@ -210,7 +224,28 @@ class Overview:
         """Records as they are made, and again when their outcome is known."""
         return self._records.follow()
 
+    def recording(self) -> AsyncIterator[dict[str, Any]]:
+        """Lines of a recording from this moment on (see telemetry.recording)."""
+        controller = self._daemon.controller
+        wall_s = self._daemon.clock.wall_s()
+        return controller.recorder.follow(controller.state, controller.policy, wall_s)
+
     # ------------------------------------------------------------ ordering
+
+    def push_signal(self, pushed: PushedSignal, by: str) -> SignalView:
+        """Take in a value that someone measures."""
+        reading = self._daemon.sensors.push(
+            pushed.name,
+            pushed.value,
+            Unit(pushed.unit),
+            at_s=self._daemon.clock.monotonic_s(),
+            ttl_s=pushed.for_s,
+            low=pushed.low,
+            high=pushed.high,
+        )
+        return SignalView(
+            reading.signal, reading.value, pushed.unit, str(reading.quality), reading.reason, 0.0
+        )
 
     def pin(self, knobs: dict[str, str | int | float], for_s: float | None, by: str) -> None:
         """Fix knobs until they are unpinned or the time is over."""
@@ -234,6 +269,23 @@ class Overview:
     async def use_policy(self, name: str, by: str) -> PolicyView:
         """Put another policy in force, by its name."""
         return await self._policies.use(name)
+
+    async def begin_trial(self, text: str, for_s: float, by: str) -> dict[str, Any]:
+        """Have a candidate policy decide in shadow for a while."""
+        candidate = await self._policies.compile(text)
+        controller = self._daemon.controller
+        now = self._daemon.clock.monotonic_s()
+        controller.trial.begin(candidate, controller.state, now, for_s)
+        return controller.trial.report() or {}
+
+    def end_trial(self, by: str) -> dict[str, Any] | None:
+        """Stop the trial."""
+        self._daemon.controller.trial.end()
+        return self._daemon.controller.trial.report()
+
+    def trial(self) -> dict[str, Any] | None:
+        """The report of the last trial, or of the one that runs."""
+        return self._daemon.controller.trial.report()
 
     async def reload(self, by: str) -> PolicyView:
         """Read the policy again now."""

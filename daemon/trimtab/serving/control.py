@@ -30,6 +30,20 @@ class SignalView(msgspec.Struct, frozen=True):
     age_s: float
 
 
+class PushedSignal(msgspec.Struct, frozen=True):
+    """A value that someone measures and pushes, as ``custom.NAME``.
+
+    Its unit and plausible range are the owner's word; it counts for ``for_s`` seconds.
+    """
+
+    name: str
+    value: float
+    unit: str
+    for_s: float
+    low: float | None = None
+    high: float | None = None
+
+
 class WorkerView(msgspec.Struct, frozen=True):
     """One worker process."""
 
@@ -111,6 +125,16 @@ class Control(Protocol):
     def decision_stream(self) -> AsyncIterator[dict[str, Any]]:
         """Records as they are made, and again when their outcome is known."""
 
+    def recording(self) -> AsyncIterator[dict[str, Any]]:
+        """Lines of a recording from this moment on (see telemetry.recording)."""
+
+    def push_signal(self, pushed: PushedSignal, by: str) -> SignalView:
+        """Take in a value that someone measures; the signal as rules will see it.
+
+        Raises:
+            UsageError: Name, value, unit, range or time to live can't be.
+        """
+
     def pin(self, knobs: dict[str, str | int | float], for_s: float | None, by: str) -> None:
         """Fix knobs until they are unpinned or the time is over.
 
@@ -123,6 +147,20 @@ class Control(Protocol):
 
     def pause(self, paused: bool, by: str) -> None:
         """Stop or start again all steps but those for memory safety."""
+
+    async def begin_trial(self, text: str, for_s: float, by: str) -> dict[str, Any]:
+        """Have a candidate policy decide in shadow for a while; it acts on nothing.
+
+        Raises:
+            PolicyError: The candidate is bad.
+            RequestError: A trial is running already, or it would last too long.
+        """
+
+    def end_trial(self, by: str) -> dict[str, Any] | None:
+        """Stop the trial, if one is running; its report."""
+
+    def trial(self) -> dict[str, Any] | None:
+        """The report of the last trial, or of the one that runs; None if there was none."""
 
     async def use_policy(self, name: str, by: str) -> PolicyView:
         """Put another policy in force, by its name.
