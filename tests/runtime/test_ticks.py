@@ -71,7 +71,7 @@ async def test_a_quiet_machine_is_looked_at_once_a_tick_and_polled_a_few_times_a
     seen, clock = await looks(0.0, 10.0)
 
     assert 10 <= len(seen) <= 11
-    assert len(clock.sleeps) <= 30
+    assert len(clock.sleeps) <= 60
 
 
 @pytest.mark.parametrize("rate_mib_s", [100, 500, 1000, 4000])

@@ -121,4 +121,15 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("extra_over_load_ms", at_most=150),
         ),
     ),
+    "reload": Benchmark(
+        "reload",
+        "policies written under load, half of them bad",
+        (
+            Target("in_force_ms_p50"),
+            Target("in_force_ms_p99", at_most=1000),
+            Target("reloads"),
+            Target("streams"),
+            Target("streams_broken", at_most=0),
+        ),
+    ),
 }
