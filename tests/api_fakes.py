@@ -231,11 +231,11 @@ class FakeControl:
 
     async def begin_trial(self, text: str, for_s: float, by: str) -> dict[str, Any]:
         self._order("begin_trial", text, for_s, by)
-        return {"policy": "candidate", "running": True}
+        return a_trial(running=True)
 
     def end_trial(self, by: str) -> dict[str, Any] | None:
         self._order("end_trial", by)
-        return {"policy": "candidate", "running": False}
+        return a_trial(running=False)
 
     def trial(self) -> dict[str, Any] | None:
         return None
@@ -248,6 +248,36 @@ class FakeControl:
         if self.refuse:
             raise self.refuse
         self.orders.append(order)
+
+
+def a_trial(*, running: bool) -> dict[str, Any]:
+    """A trial's report."""
+    side = {
+        "quality_ratio": 0.99,
+        "decode_tps": 21.0,
+        "parked_s": 0.0,
+        "below_headroom_s": 12.0,
+        "least_available_bytes": 400 * 2**20,
+        "switches": 2,
+        "decisions": 5,
+    }
+    span = {
+        "from_s": 10.0,
+        "to_s": 130.0,
+        "in_force": "int8, 4096 tokens",
+        "candidate": "int4, 4096 tokens",
+        "why": "300 MiB of memory are available",
+    }
+    return {
+        "policy": "mine",
+        "revision": "abc123def456",
+        "running": running,
+        "compared_s": 600.0,
+        "apart_s": 120.0,
+        "in_force": side,
+        "candidate": {**side, "quality_ratio": None},
+        "spans": [span],
+    }
 
 
 def replace_policy(policy: PolicyView, **changes: Any) -> PolicyView:

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from api_fakes import a_trial
 from trimtab.cli.policy_trial import report_text
 from trimtab.policy.shelf import policy_files, shipped_folder
 
@@ -172,33 +173,7 @@ def test_a_trial_sends_the_whole_policy_and_none_is_an_error(
 
 
 def test_a_trials_report_reads_well() -> None:
-    side = {
-        "quality_ratio": 0.99,
-        "decode_tps": 21.0,
-        "parked_s": 0.0,
-        "below_headroom_s": 12.0,
-        "least_available_bytes": 400 * 2**20,
-        "switches": 2,
-        "decisions": 5,
-    }
-    span = {
-        "from_s": 10.0,
-        "to_s": 130.0,
-        "in_force": "int8, 4096 tokens",
-        "candidate": "int4, 4096 tokens",
-        "why": "300 MiB of memory are available",
-    }
-    report = {
-        "policy": "mine",
-        "running": False,
-        "compared_s": 600.0,
-        "apart_s": 120.0,
-        "in_force": side,
-        "candidate": {**side, "quality_ratio": None},
-        "spans": [span],
-    }
-
-    text = report_text(report)
+    text = report_text(a_trial(running=False))
 
     assert "mine was tried in shadow for 10min." in text
     assert "elsewhere for 2min (20%)" in text
