@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from quantized_kv import quantize_kv
 from worker_peer import TINY
 
 from trimtab.catalog.indices import write_indices_graph
@@ -366,6 +367,31 @@ def test_a_graph_with_unknown_inputs_is_left_to_the_generator(
 ) -> None:
     with pytest.raises(UnsuitableError, match=says):
         kv_type(decoder_facts(), graph_inputs(**changes))
+
+
+@pytest.mark.parametrize(("bits", "token_bytes"), [(8, 128), (4, 64)])
+def test_quantized_kv_is_served_with_the_tokens_of_the_generator(
+    tmp_path: Path, bits: int, token_bytes: int
+) -> None:
+    quantize_kv(TINY / "int8", tmp_path / "v", PROMPT, bits)
+    facts = read_variant(tmp_path / "v")
+    own, theirs = KvDecoder(facts, 1, CONTEXT), GeneratorDecoder(facts, 1)
+    answers = []
+    for decoder in (own, theirs):
+        cache, logits = prefilled(decoder, PROMPT, Place(CONTEXT))
+        answers.append(greedy(decoder, cache, int(logits.argmax()), 100))
+        decoder.close(cache)
+    one, _ = prefilled(own, PROMPT, Place(CONTEXT))
+    other, _ = prefilled(own, PROMPT[:50], Place(CONTEXT))
+    (alone,) = own.step([(one, 9)])
+    own.rewind(one, len(PROMPT))
+    together, _ = own.step([(one, 9), (other, 9)])
+    own.close(one)
+    own.close(other)
+
+    assert own.shape.token_bytes == token_bytes
+    assert answers[0] == answers[1]
+    np.testing.assert_array_equal(alone, together)
 
 
 def test_quantized_kv_is_as_large_as_its_graph_says() -> None:

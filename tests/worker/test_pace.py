@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.worker.pace import WHOLE_PIECE, Pacer, PieceSize
+from trimtab.worker.pace import Pacer, PieceSize
 
 
-def test_pieces_are_whole_when_nobody_waits() -> None:
+@pytest.mark.parametrize(("rate_tps", "expected"), [(5000, 64), (130, 64), (20, 10), (1, 4)])
+def test_pieces_are_whole_when_nobody_waits_unless_they_take_too_long(
+    rate_tps: float, expected: int
+) -> None:
     piece = PieceSize()
-    piece.observe(64, 10.0)
+    for _ in range(60):
+        piece.observe(32, 32 / rate_tps)
 
-    assert piece.tokens(shared=False) == WHOLE_PIECE
+    assert piece.tokens(shared=False) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize(("rate_tps", "expected"), [(200, 10), (400, 20), (5000, 64), (10, 4)])

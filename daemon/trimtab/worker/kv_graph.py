@@ -182,12 +182,10 @@ def kv_type(decoder: DecoderFacts, inputs: dict[str, Any]) -> KvType:
         raise UnsuitableError(f"the KV cache is of type {kind}")
     if not isinstance(heads, int):
         raise UnsuitableError("the graph doesn't say how many KV heads it has")
-    return KvType(
-        layers=decoder.num_hidden_layers,
-        heads=heads,
-        size=size if isinstance(size, int) else decoder.head_size,
-        dtype=_TYPES[kind],
-    )
+    if not isinstance(size, int):
+        packed = 2 if kind == "tensor(uint8)" else 1  # two int4 in a byte
+        size = decoder.head_size // packed
+    return KvType(decoder.num_hidden_layers, heads, size, _TYPES[kind])
 
 
 def refuse_ignored_window(facts: VariantFacts) -> None:

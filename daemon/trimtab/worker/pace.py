@@ -6,6 +6,7 @@ from typing import Final
 
 WHOLE_PIECE: Final = 64  # the fastest prefill: longer and shorter pieces are both slower
 _SHARED_PIECE_S: Final = 0.05
+_ALONE_PIECE_S: Final = 0.5
 _SMALLEST_PIECE: Final = 4
 _FIRST_RATE_TPS: Final = 300.0
 _WEIGHT: Final = 0.3
@@ -15,7 +16,8 @@ _LOWEST_RATIO: Final = 0.1
 class PieceSize:
     """How many tokens of a prompt to compute at once.
 
-    When others decode, a piece may take no more than 50 ms of their time, by the rate seen so far.
+    By the rate seen so far, a piece takes no more than 50 ms of the time of others that decode, and
+    never more than half a second: so long a cancellation may have to wait.
     """
 
     def __init__(self) -> None:
@@ -23,9 +25,7 @@ class PieceSize:
 
     def tokens(self, *, shared: bool) -> int:
         """The next piece's size; ``shared`` if somebody waits for the engine."""
-        if not shared:
-            return WHOLE_PIECE
-        bounded = int(self._rate_tps * _SHARED_PIECE_S)
+        bounded = int(self._rate_tps * (_SHARED_PIECE_S if shared else _ALONE_PIECE_S))
         return min(WHOLE_PIECE, max(_SMALLEST_PIECE, bounded))
 
     def observe(self, tokens: int, seconds: float) -> None:
