@@ -1,0 +1,1 @@
+"""Measures this device with real workers, and keeps what was found."""
