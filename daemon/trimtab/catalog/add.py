@@ -24,6 +24,7 @@ from trimtab.catalog.build import BuildResult
 from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space, copy_bytes
 from trimtab.catalog.graph import GENAI_CONFIG
+from trimtab.catalog.manifest import Manifest
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.publish import publish, write_manifest
 from trimtab.errors import BuildError, CatalogError
@@ -66,9 +67,9 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
     folders = variant_folders(request.folders)
     model_id = request.model_id or default_id(folders)
     target = request.models / model_id
-    new = _candidates(folders, target, request.copy)
-    names = {candidate.name for candidate in new}
     there = existing_manifest(target)
+    new = _candidates(folders, target, request.copy, there)
+    names = {candidate.name for candidate in new}
     kept = [entry for entry in kept_candidates(target, there) if entry.name not in names]
     if request.copy:
         needed = sum(copy_bytes(candidate.folder, request.models) for candidate in new)
@@ -81,7 +82,7 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
         proven,
         model_id=model_id,
         display_name=request.display_name or default_name,
-        source=request.source,
+        source=_source(request, there),
         threads=request.threads,
         earlier=there,
     )
@@ -129,13 +130,16 @@ def default_id(folders: Sequence[Path]) -> str:
     return text
 
 
-def _candidates(folders: Sequence[Path], target: Path, copy: bool) -> list[Candidate]:
+def _candidates(
+    folders: Sequence[Path], target: Path, copy: bool, there: Manifest | None
+) -> list[Candidate]:
+    options = {entry.name: entry.build_options for entry in there.variants} if there else {}
     candidates: list[Candidate] = []
     for folder in folders:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-._") or "variant"
         inside = folder.parent == target
         place = name if copy or inside else str(folder)
-        candidates.append(Candidate(name, folder, place))
+        candidates.append(Candidate(name, folder, place, options.get(name, {})))
     names = [candidate.name for candidate in candidates]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled:
@@ -144,6 +148,13 @@ def _candidates(folders: Sequence[Path], target: Path, copy: bool) -> list[Candi
             hint="A variant is called as its folder is: rename one of them.",
         )
     return candidates
+
+
+def _source(request: AddRequest, there: Manifest | None) -> dict[str, str]:
+    """Where it came from; what was built or fetched before stays so when it is added to."""
+    if there is not None and there.source and request.source.get("kind") == "added":
+        return there.source
+    return request.source
 
 
 def _prove(

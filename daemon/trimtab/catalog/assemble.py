@@ -206,7 +206,8 @@ def prove_all(
                 refused.append(Refusal(one.candidate.name, error.message))
                 progress.say(error.message)
             else:
-                proven.append(Proven(one, proof))
+                known = None if proven else _known_reference(one.candidate)
+                proven.append(Proven(one, proof, known))
                 progress.say(f"{one.candidate.name}: {_sentence(proof)}")
     finally:
         reference.unlink(missing_ok=True)
@@ -218,6 +219,11 @@ def _still_holds(candidate: Candidate, proven: Sequence[Proven]) -> bool:
     if candidate.known is None or not proven:
         return False
     return proven[0].inspected.candidate.name == candidate.measured_against
+
+
+def _known_reference(candidate: Candidate) -> Variant | None:
+    """The old measurement of a reference that only ran again to be compared with."""
+    return candidate.known if candidate.measured_against == candidate.name else None
 
 
 def _prove_one(

@@ -93,8 +93,9 @@ def from_path(path: Path) -> Source:
         needs, memory = 24 * size, 6 * size * BUILDER_PEAK
     else:
         raise BuildError(f"{path}: no such file or folder")
+    name = path.name if kind == "hugging-face" else path.stem
     key = f"{path} {size} {path.stat().st_mtime_ns}"
-    return Source(key, {"kind": kind, "path": str(path)}, needs, memory, path.stem, path=path)
+    return Source(key, {"kind": kind, "path": str(path)}, needs, memory, name, path=path)
 
 
 def check_config(folder: Path) -> None:
