@@ -86,6 +86,23 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("tokens_equal", at_least=1),
         ),
     ),
+    "batch": Benchmark(
+        "batch",
+        "conversations decoded together against one after the other",
+        (
+            Target("ratio_b2_min", at_least=1.6),
+            Target("ratio_b4_min", at_least=1.9),
+            Target("tokens_equal", at_least=1),
+        ),
+    ),
+    "speculation": Benchmark(
+        "speculation",
+        "drafting when it pays against always and never",
+        (
+            Target("min_ratio", at_least=0.97),
+            Target("fp32_shared_draft_ratio", at_least=1.2),
+        ),
+    ),
     "sensors": Benchmark(
         "sensors",
         "a full look at all sensors, a million of them, and 10 ms polling",

@@ -1,0 +1,94 @@
+"""The worker's turns without a process around them: for benchmarks of what they choose to do.
+
+It imports the engine, so only children of benchmarks import it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from trimtab.domain.models import VariantSpec
+from trimtab.worker.decoder import Place
+from trimtab.worker.kv_decoder import KvDecoder
+from trimtab.worker.speculation import Acceptance, Costs
+from trimtab.worker.stream import EndReason, Language, Stream
+from trimtab.worker.tokenizer import Tokenizer
+from trimtab.worker.turns import Turns
+from trimtab.worker.variant import read_variant
+from trimtab.workers.protocol import Finished, FromWorker, Render, Start
+
+_CONTEXT = 1024
+
+
+class _Always(Acceptance):
+    """Drafts as much as it is told, whatever comes of it."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def length(self, costs: Costs, most: int, *, free: bool) -> int:
+        return min(self._tokens, most)
+
+    def length_or_probe(self, costs: Costs, most: int) -> int:
+        return min(self._tokens, most)
+
+
+class TurnsAlone:
+    """One variant, perhaps with a draft, and one stream at a time.
+
+    Args:
+        variant: The target.
+        draft: Drafts in the target's KV cache.
+    """
+
+    def __init__(self, variant: VariantSpec, draft: VariantSpec | None) -> None:
+        facts = read_variant(Path(variant.folder))
+        self._decoder = KvDecoder(facts, 1, _CONTEXT, variant.indices_graph)
+        if draft is not None:
+            spec = read_variant(Path(draft.folder))
+            self._decoder.add_draft(spec, 1, draft.indices_graph)
+        self._tokenizer = Tokenizer(facts)
+        self._language = Language(self._tokenizer.vocabulary, facts.vocabulary, facts.eos)
+        self._turns = Turns(self._decoder, self._say, self._over)
+        self._numbers = itertools.count(1)
+        self._error: Exception | None = None
+
+    def render(self, question: str) -> list[int]:
+        """A question in the model's chat template, as token ids."""
+        message = {"role": "user", "content": question}
+        return self._tokenizer.render(Render(id=0, messages=[message]))
+
+    def answer(self, prompt: list[int], tokens: int, mode: str, always: int) -> Finished:
+        """Answer greedily.
+
+        Args:
+            prompt: Token ids.
+            tokens: How many to generate, past the end of the answer if need be.
+            mode: Which drafts may be used, as `Speculate` has it.
+            always: Draft so many tokens whenever there are any; 0 for the worker's choice.
+
+        Raises:
+            EngineError: The engine failed.
+        """
+        number = next(self._numbers)
+        start = Start(stream=number, prompt=prompt, max_tokens=tokens, ignore_eos=True)
+        stream = Stream(start, self._language)
+        stream.cache = self._decoder.open(Place(stream.capacity))
+        if always:
+            stream.ngram, stream.draft = _Always(always), _Always(always)
+        self._turns.mode = mode
+        while stream.ended is None and self._error is None:
+            self._turns.decode([stream])
+            self._turns.prefill([stream])
+        self._decoder.close(stream.cache)
+        if self._error is not None:
+            raise self._error
+        return stream.finished(EndReason.LENGTH)
+
+    def _say(self, message: FromWorker) -> None:
+        """Nobody listens."""
+
+    def _over(self, stream: Stream, error: Exception | None) -> None:
+        self._error = error
