@@ -13,7 +13,8 @@ from sensor_trees import Ticker, Tree
 from trimtab.domain.readings import Quality, Reading
 from trimtab.sensors import SensorConfig
 from trimtab.sensors.changes import QualityChanges
-from trimtab.sensors.slow import SlowReader, natural_key
+from trimtab.sensors.reading_thread import natural_key
+from trimtab.sensors.slow import SlowReader
 from trimtab.sensors.source import Files
 
 Start = Callable[[SensorConfig], Ticker]
