@@ -44,21 +44,18 @@ class Director:
         self._time = time
 
     async def run(self) -> None:
-        """All acts; afterwards no new chats are begun.
+        """All acts.
 
         Raises:
             WorkerError: The squeezing process is gone.
         """
         stage = self._stage
-        try:
-            await self._calm()
-            if await self._press(1, stage.plan.first_squeeze_bytes):
-                first_bytes = self._squeeze.held_bytes
-                await self._press_on(stage.plan.second_squeeze_bytes)
-                await self._let_go_to(first_bytes)
-            await self._let_go()
-        finally:
-            stage.closing = True
+        await self._calm()
+        if await self._press(1, stage.plan.first_squeeze_bytes):
+            first_bytes = self._squeeze.held_bytes
+            await self._press_on(stage.plan.second_squeeze_bytes)
+            await self._let_go_to(first_bytes)
+        await self._let_go()
         stage.phase = Phase.ENDING
         stage.line = "The last chats come to their end."
 

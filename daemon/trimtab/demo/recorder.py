@@ -26,15 +26,22 @@ class Recorder:
 
     Args:
         client: On the daemon's inference socket, where status can be read too.
+        streaming: The same without a time limit, for the stream of decisions.
         stage: Is filled.
         squeeze: What it holds is written down beside.
         time: Seconds since the demo began.
     """
 
     def __init__(
-        self, client: httpx.AsyncClient, stage: Stage, squeeze: Squeeze, time: Timeline
+        self,
+        client: httpx.AsyncClient,
+        streaming: httpx.AsyncClient,
+        stage: Stage,
+        squeeze: Squeeze,
+        time: Timeline,
     ) -> None:
         self._client = client
+        self._streaming = streaming
         self._stage = stage
         self._squeeze = squeeze
         self._time = time
@@ -64,7 +71,7 @@ class Recorder:
 
     async def follow_decisions(self) -> None:
         """Write decisions down as they are made, until cancelled."""
-        async with self._client.stream("GET", f"{PREFIX}/decisions/stream") as answer:
+        async with self._streaming.stream("GET", f"{PREFIX}/decisions/stream") as answer:
             for record in await self._made_before():
                 self._decided(record)
             async for line in answer.aiter_lines():

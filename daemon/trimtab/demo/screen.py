@@ -22,6 +22,7 @@ _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _SPARK_SAMPLES: Final = 4  # looks that make one character
 _LABEL: Final = 10
 _WIDE: Final = 100
+_CHAT_ROWS: Final = 3
 
 
 class LiveScreen:
@@ -193,10 +194,10 @@ def _chats(stage: Stage, width: int, room: int) -> list[RenderableType]:
     line.append(f"{len(running)} running, {done} complete, ", style="default")
     line.append(f"{broken} broken", style="bold red" if broken else "default")
     line.append(f", {tokens} tokens", style="default")
-    shown = running[:3]
+    shown = running[: max(0, (room - 1) // _CHAT_ROWS)]
     if not shown:
         return [line]
-    rows, left = divmod(max(3 * len(shown), room - 1), len(shown))
+    rows, left = divmod(room - 1, len(shown))
     return [line, *(_chat(chat, width, rows + (at < left)) for at, chat in enumerate(shown))]
 
 

@@ -49,11 +49,33 @@ class Cast:
     title: str
 
 
-async def put_on(cast: Cast, screen: Screen) -> tuple[Result, Stage]:
+@dataclass(frozen=True, slots=True)
+class Props:
+    """What the acts are played with."""
+
+    stage: Stage
+    daemon: ChildDaemon
+    squeeze: Squeeze
+    time: Timeline
+
+
+async def by_pressure(props: Props) -> None:
+    """The acts of the demo: real memory is taken and given back."""
+    await Director(props.stage, props.squeeze, props.time).run()
+
+
+async def put_on(
+    cast: Cast, screen: Screen, acts: Callable[[Props], Awaitable[None]] = by_pressure
+) -> tuple[Result, Stage]:
     """Run the demo.
 
     Whatever ends it, an error and Ctrl-C included: afterwards there is no process, no memory and no
     folder of it left.
+
+    Args:
+        cast: What to run it with.
+        screen: Where to show it.
+        acts: What happens; afterwards no new chats are begun.
 
     Raises:
         WorkerError: The daemon or the squeezing process ended.
@@ -63,30 +85,30 @@ async def put_on(cast: Cast, screen: Screen) -> tuple[Result, Stage]:
     stage = Stage(cast.plan, cast.title)
     with tempfile.TemporaryDirectory(prefix="trimtab-demo-", dir=_short_place()) as folder:
         setup = Setup(cast.models, cast.plan.model, policy_text(cast.plan), tick_s=PERIOD_S)
-        daemon, squeeze = ChildDaemon(Path(folder), setup), Squeeze()
-        async with _ended_by_signals(), _cleared_away(squeeze.stop, daemon.stop):
+        props = Props(stage, ChildDaemon(Path(folder), setup), Squeeze(), time)
+        async with _ended_by_signals(), _cleared_away(props.squeeze.stop, props.daemon.stop):
             stage.line = "The daemon starts and loads the best variant that fits."
             screen.draw(stage)
-            await daemon.start(READY_S)
-            squeeze.start()
-            await _play(stage, daemon, squeeze, time, screen)
+            await props.daemon.start(READY_S)
+            props.squeeze.start()
+            await _play(props, screen, acts)
     return judge(stage, time.now()), stage
 
 
-async def _play(
-    stage: Stage, daemon: ChildDaemon, squeeze: Squeeze, time: Timeline, screen: Screen
-) -> None:
-    async with daemon.client() as client, daemon.client(timeout_s=None) as streams:
-        audience = Audience(streams, stage, time)
-        director = Director(stage, squeeze, time)
-        recorder = Recorder(client, stage, squeeze, time)
-        followed = Recorder(streams, stage, squeeze, time)
+async def _play(props: Props, screen: Screen, acts: Callable[[Props], Awaitable[None]]) -> None:
+    stage, squeeze, time = props.stage, props.squeeze, props.time
+    async with props.daemon.client() as asking, props.daemon.client(timeout_s=None) as streaming:
+        recorder = Recorder(asking, streaming, stage, squeeze, time)
+        audience = Audience(streaming, stage, time)
         try:
             async with asyncio.TaskGroup() as group:
                 looking = group.create_task(recorder.look_on(lambda: screen.draw(stage)))
-                following = group.create_task(followed.follow_decisions())
+                following = group.create_task(recorder.follow_decisions())
                 chatting = group.create_task(audience.chat_until_closing())
-                await director.run()
+                try:
+                    await acts(props)
+                finally:
+                    stage.closing = True
                 await asyncio.wait([chatting], timeout=LAST_CHATS_S)
                 for task in (looking, following, chatting):
                     task.cancel()
