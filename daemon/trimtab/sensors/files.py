@@ -16,18 +16,21 @@ class HeldFile:
 
     Opening takes longer than reading, and every look at 10 ms polling counts. The file is opened
     without blocking and must be a regular one, so that a FIFO in its place is an error at once and
-    never a hang. It is opened again after an error, or when it has been replaced or removed.
+    never a hang. It is opened again after an error. A file of the kernel's that goes away says so
+    at the next read; one in a tree that somebody made doesn't, so there each look checks that the
+    file hasn't been replaced or removed.
 
     Args:
         path: The file.
         head: True if its first 8 KiB are enough.
     """
 
-    __slots__ = ("_fd", "_head", "path")
+    __slots__ = ("_fd", "_head", "_kernels", "path")
 
     def __init__(self, path: str, *, head: bool = False) -> None:
         self.path = path
         self._head = head
+        self._kernels = path.startswith(("/proc/", "/sys/"))
         self._fd = -1
 
     def read(self) -> bytes:
@@ -37,7 +40,7 @@ class HeldFile:
             OSError: With the file's name, if it can't be read.
         """
         try:
-            if self._fd < 0 or os.fstat(self._fd).st_nlink == 0:
+            if self._fd < 0 or (not self._kernels and os.fstat(self._fd).st_nlink == 0):
                 self.close()
                 self._fd = self._open()
             data = os.pread(self._fd, _CHUNK_BYTES, 0)
