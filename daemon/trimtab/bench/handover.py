@@ -22,6 +22,7 @@ from trimtab.bench.paired import in_turn, middle, spread
 from trimtab.bench.subject import bench_model, models
 from trimtab.bench.timed_stream import TimedAnswer, follow, until
 from trimtab.domain.models import ModelSpec
+from trimtab.errors import WorkerError
 from trimtab.sensors.config import SensorConfig
 from trimtab.sensors.suite import SensorSuite
 
@@ -133,12 +134,17 @@ async def _pin(daemon: ChildDaemon, variant: str) -> None:
 
 async def _serves(daemon: ChildDaemon, variant: str) -> float:
     """Wait until a variant serves alone; its load time in seconds."""
-    async with asyncio.timeout(SWITCH_S):
-        while True:
-            workers = (await daemon.order("GET", "/status"))["workers"]
-            if [one["variant"] for one in workers] == [variant] and workers[0]["load_s"]:
-                return float(workers[0]["load_s"])
-            await asyncio.sleep(0.02)
+    until_s = perf_counter() + SWITCH_S
+    while perf_counter() < until_s:
+        status = await daemon.order("GET", "/status")
+        workers = status["workers"]
+        if [one["variant"] for one in workers] == [variant] and workers[0]["load_s"]:
+            return float(workers[0]["load_s"])
+        await asyncio.sleep(0.02)
+    raise WorkerError(
+        f"{variant} does not serve after {SWITCH_S:.0f} s: {status['state']} {status['reason']}",
+        hint="This benchmark needs memory that nobody else takes or gives back meanwhile.",
+    )
 
 
 def _tight_mib(model: ModelSpec) -> int:
