@@ -149,4 +149,14 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("streams_broken", at_most=0),
         ),
     ),
+    "prediction": Benchmark(
+        "prediction",
+        "predictions of the device's model on points held out of its fit",
+        (
+            Target("memory_error", at_most=0.03),
+            Target("decode_error", at_most=0.10),
+            Target("ttft_error", at_most=0.15),
+            Target("points"),
+        ),
+    ),
 }

@@ -23,6 +23,8 @@ from trimtab.workers.worker import Launch
 MEMORY_MARGIN: Final = 1.3
 """Over what a worker is expected to hold, memory must be free by this factor to start it."""
 
+NO_TIME: Final = "there was no time left for it"
+
 _SPEED_WEIGHT: Final = 0.3
 
 
@@ -104,8 +106,8 @@ class Runner:
         left = missing(sessions, profile)
         self._total_s = self._left_s = max(1.0, cost_s(left))
         for session in left:
-            if self._late():
-                self._leave_out(session.steps, "there was no time left for it")
+            if self._late(session.cost_s - sum(step.cost_s for step in session.steps)):
+                self._leave_out(session.steps, NO_TIME)
                 continue
             before_s, expected_s, left_s = self._clock.monotonic_s(), session.cost_s, self._left_s
             try:
@@ -157,8 +159,8 @@ class Runner:
 
     async def _step(self, step: Step, bench: Bench, again: Sequence[tuple[float, float]]) -> None:
         """One step; a fault of the engine leaves out this step only, the loss of its worker all."""
-        if self._late():
-            self._leave_out([step], "there was no time left for it")
+        if self._late(step.cost_s):
+            self._leave_out([step], NO_TIME)
             return
         self._tell(step)
         try:
@@ -251,9 +253,11 @@ class Runner:
     def _learn(self, ratio: float) -> None:
         self._slowness += _SPEED_WEIGHT * (min(20.0, max(0.05, ratio)) - self._slowness)
 
-    def _late(self) -> bool:
+    def _late(self, cost_s: float) -> bool:
+        """Whether something of this cost would end after the deadline."""
         end_s = self._setting.deadline_s
-        return end_s is not None and self._clock.monotonic_s() >= end_s
+        ends_s = self._clock.monotonic_s() + cost_s * self._slowness
+        return end_s is not None and ends_s >= end_s
 
 
 def describe(step: Step) -> str:

@@ -89,7 +89,7 @@ class Extent:
     decode_tokens: int
 
 
-QUICK: Final = Extent("quick", (64, 512), 2, 20)
+QUICK: Final = Extent("quick", (64, 384), 1, 16)
 FULL: Final = Extent("full", (64, 512, 2048), 5, 32)
 
 
@@ -116,7 +116,11 @@ def plan(model: ModelSpec, extent: Extent, cores: int, usual_threads: int) -> li
     others = [count for count in thread_counts(cores) if count != usual_threads]
     device = [_device_step(count) for count in thread_counts(cores)]
     sessions = [SessionPlan(None, 0, tuple(device))]
-    sessions += [_session(v, usual_threads, extent, extent.tokens) for v in model.variants]
+    # The smallest first: they take the least time, and a quick profile may run out of it.
+    sessions += [
+        _session(variant, usual_threads, extent, extent.tokens)
+        for variant in reversed(model.variants)
+    ]
     for count in others:
         for variant in model.variants if full else model.variants[-1:]:
             tokens = extent.tokens if full else extent.tokens[:1]

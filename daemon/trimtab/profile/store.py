@@ -81,6 +81,18 @@ def with_measurement(profile: Profile, measured: Measurement) -> Profile:
     return replace(profile, measurements=(*kept, measured))
 
 
+def merged(before: Measurement | None, now: Measurement) -> Measurement:
+    """The samples of two measurements of the same thing together."""
+    if before is None:
+        return now
+    return replace(
+        now,
+        values=(*before.values, *now.values),
+        wait_ratios=(*before.wait_ratios, *now.wait_ratios),
+        marks=tuple(dict.fromkeys((*before.marks, *now.marks))),
+    )
+
+
 def _about(measured: Measurement, good: set[str]) -> bool:
     """Whether all variants that a measurement is of are still what they were."""
     names = {measured.variant} if measured.variant else set()
