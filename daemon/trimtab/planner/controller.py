@@ -2,7 +2,8 @@
 
 The same function runs in the daemon, in scenario tests, in the simulator and in replay. It decides
 when something happened that can matter: a tick, the end of an action, the loss of a worker, another
-policy, model or pin.
+policy, model or pin. Requests' events change the schedule alone; what they teach counts at the next
+tick.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from trimtab.domain.events import (
     PinCleared,
     PinSet,
     PolicyChanged,
+    RequestArrived,
+    RequestEnded,
+    RequestProgress,
     RequestWaiting,
     Tick,
     WorkerLost,
     WorkerMeasured,
 )
 from trimtab.domain.knobs import PARKED
-from trimtab.planner import faults, observe, outcome
+from trimtab.domain.scheduling import Schedule
+from trimtab.planner import faults, observe, outcome, rates, serving
 from trimtab.planner.decide import decide
 from trimtab.planner.state import Pin, State
 from trimtab.policy.compiled import Policy
@@ -44,12 +49,14 @@ class Step:
         actions: To be carried out in this order; each one's outcome comes back as `ActionEnded`.
         decision: The record, if something was decided.
         settled: An earlier record with its outcome, if one has just become known.
+        schedule: Whom the engine serves from now on and who is refused; None: as before.
     """
 
     state: State
     actions: Sequence[Action] = ()
     decision: Decision | None = None
     settled: Decision | None = None
+    schedule: Schedule | None = None
 
 
 def step(state: State, event: Event, policy: Policy) -> Step:
@@ -68,12 +75,18 @@ def step(state: State, event: Event, policy: Policy) -> Step:
         case WorkerMeasured():
             state = observe.measured(state, event)
             return Step(state)
+        case RequestArrived() | RequestProgress() | RequestEnded():
+            state, schedule = serving.schedule(
+                serving.take(state, event, policy), policy, event.at_s
+            )
+            return Step(state, schedule=schedule)
         case _:
             state, cause = _told(state, event)
     if not isinstance(event, Tick) and _seen_before_the_last_change(state):
         return Step(state, settled=settled)  # a tick is due, and it will see what there is now
     chosen = decide(state, policy, event.at_s, cause)
-    return Step(chosen.state, chosen.actions, chosen.decision, settled)
+    state, schedule = serving.schedule(chosen.state, policy, event.at_s)
+    return Step(state, chosen.actions, chosen.decision, settled, schedule)
 
 
 def _seen_before_the_last_change(state: State) -> bool:
@@ -90,7 +103,10 @@ def _told(state: State, event: Event) -> tuple[State, str]:
     match event:
         case ModelChanged(model=model):
             name = model.model_id if model is not None else "none"
-            return replace(state, model=model), f"the model is now {name}"
+            known = () if model is None else rates.known(model)
+            queue = replace(state.queue, shadows=(), home=None)
+            state = replace(state, model=model, rates=known, queue=queue)
+            return state, f"the model is now {name}"
         case PolicyChanged(revision=revision):
             return replace(state, better=None), f"policy revision {revision} came into force"
         case RequestWaiting():

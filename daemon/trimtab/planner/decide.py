@@ -8,7 +8,7 @@ from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
 from trimtab.domain.knobs import PARKED, KvPlacement
 from trimtab.domain.models import ModelSpec
-from trimtab.planner import choose
+from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.plan import Move, carry_out, needs_worker
 from trimtab.planner.state import State
@@ -45,6 +45,7 @@ def decide(state: State, policy: Policy, at_s: float, cause: str) -> Decided:
         return _while_moving(state, policy, at_s)
     bounds = combine(state.rules.verdicts, policy.knobs)
     judged = assess(state, policy, bounds.knobs, state.model, at_s)
+    state = value.weigh(state, policy, judged, at_s)
     move = (
         _from_nothing(state, policy, judged, at_s, cause)
         if state.point.parked
@@ -107,10 +108,12 @@ def _from_point(
         return replace(state, better=None)
     if (move := _place_idle_kv(state, policy, current, at_s)) is not None:
         return move
-    target = choose.best(judged, Fit.ROOMY)
-    if target is None or target.rank >= current.rank:
+    target = choose.best(value.preferred(state, judged), Fit.ROOMY)
+    pays = target is not None and target.point.variant == state.queue.home != state.point.variant
+    if target is None or not (pays or target.rank < current.rank):
         return replace(state, better=None)
-    return _when_it_has_lasted(state, policy, target, at_s, Direction.UP)
+    direction = _direction(state, target) if pays else Direction.UP
+    return _when_it_has_lasted(state, policy, target, at_s, direction)
 
 
 def _relief(state: State, policy: Policy) -> Move | None:
@@ -192,6 +195,10 @@ def _way_out(
         return stay
     if here is not None and not pinned_knobs(state, at_s):
         modest = tuple(one for one in judged if one.predicted.quality_ratio <= here.quality)
+        if state.queue.home is not None:
+            home = choose.best(value.preferred(state, modest), Fit.ROOMY)
+            if home is not None:
+                return home
         if (lower := choose.safest(modest)) is not None:
             return lower
     return choose.safest(judged)
@@ -228,6 +235,8 @@ def _when_it_has_lasted(
     available = situation(state).available_bytes
     limit = policy.memory
     held_s = at_s - since_s
+    if (pays := value.trigger(state, target, held_s)) is not None:
+        return Move(target.point, target, pays, direction)
     if limit is not None and available is not None:
         text = (
             f"for {held_s:.0f} s there has been room to keep {mib(limit.leave_bytes)} free "

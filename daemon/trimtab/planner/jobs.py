@@ -17,7 +17,6 @@ class Job:
         prompt: Tokens of its prompt.
         prefill_left: Tokens of its prompt still to be read.
         produced: Tokens of its answer.
-        earned: Sum of the quality of the variants that produced them.
         first_by_s: When its first token is due.
         end_base_s: When its last token would be due if the answer were empty.
         per_token_s: How much later for each token of the answer.
@@ -33,7 +32,6 @@ class Job:
     prompt: int
     prefill_left: float
     produced: int
-    earned: float
     first_by_s: float
     end_base_s: float
     per_token_s: float

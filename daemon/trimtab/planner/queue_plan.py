@@ -1,9 +1,9 @@
-"""A plan over everything that waits or runs: whom to serve on which variant, in which order.
+"""A plan over everything that waits or runs: whom to serve, in which order, and whom to leave out.
 
 For one variant, all pieces of work (a prompt to read, an answer to write) are taken in the order of
 their deadlines: on one engine that can pause, no other order keeps more of them. Where a piece would
 be late, the request that takes the most time for its worth is left out, as in Moore's and Hodgson's
-algorithm. What the plan is worth is the value of what it keeps, less the price of the time it takes.
+algorithm.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from trimtab.planner.jobs import Job, left
 
 SURE: Final = 0.5
-MOST_JOBS: Final = 24
+"""How likely an answer must be in time to be kept in the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class Plan:
     """A plan on one variant.
 
     Attributes:
-        kept: Requests that are planned to meet their objective, in the order of their next piece.
-        value: What it is worth, less the price of its time.
+        kept: Positions of the requests that are planned to meet their objective, in the order of
+            their next piece.
+        kept_requests: The same, by the requests' numbers.
         busy_s: How long it takes.
     """
 
     kept: tuple[int, ...]
-    value: float
+    kept_requests: tuple[int, ...]
     busy_s: float
 
 
@@ -66,29 +67,19 @@ def pieces(jobs: Sequence[Job]) -> list[Piece]:
 
 
 def plan(
-    jobs: Sequence[Job],
-    order: Sequence[Piece],
-    rests: Sequence[tuple[float, ...]],
-    rate: Rate,
-    start_s: float,
-    price: float,
-    stretch: float,
+    jobs: Sequence[Job], order: Sequence[Piece], rate: Rate, start_s: float, stretch: float
 ) -> Plan:
     """The plan for one variant.
 
     Args:
         jobs: All requests that can still meet their objective.
         order: `pieces` of them.
-        rests: What may be left of each answer, equally likely.
-        rate: The variant's speed and quality.
+        rate: The variant's speed.
         start_s: When the engine is free for it.
-        price: Of a second of engine time.
         stretch: How much longer everything takes for what will come in between.
     """
-    count = len(jobs)
-    spent = [0.0] * count
-    chance = [0.0] * count
-    out = [False] * count
+    spent = [0.0] * len(jobs)
+    out = [False] * len(jobs)
     decode_s, prefill_s = rate.decode_s * stretch, rate.prefill_s * stretch
     at_s = start_s
     for due_s, writes, position in order:
@@ -96,43 +87,35 @@ def plan(
             continue
         job = jobs[position]
         if writes:
-            begin_s = at_s
-            at_s += job.mean_left * decode_s
-            spent[position] += job.mean_left * decode_s
-            slack_s = job.end_base_s + job.per_token_s * job.produced - begin_s
-            chance[position] = likely = met(rests[position], slack_s, job.per_token_s - decode_s)
-            fine = likely >= SURE
+            took_s = job.mean_left * decode_s
+            slack_s = job.end_base_s + job.per_token_s * job.produced - at_s
+            gain_s = job.per_token_s - decode_s
+            fine = (slack_s >= 0 and gain_s >= 0) or met(
+                left(job.lengths, job.produced, job.limit), slack_s, gain_s
+            ) >= SURE
         else:
             took_s = job.prefill_left * prefill_s
-            at_s += took_s
-            spent[position] += took_s
-            fine = at_s <= due_s
+            fine = at_s + took_s <= due_s
+        at_s += took_s
+        spent[position] += took_s
         if not fine:
-            worst = position
-            # The one that takes the most time for its worth goes; what runs stays if it can.
-            most = -1.0
-            for other in range(count):
-                if spent[other] > 0 and not out[other] and (
-                    jobs[other].prefill_left > 0 or other == position
-                ):
-                    cost = spent[other] / jobs[other].weight
-                    if cost > most:
-                        worst, most = other, cost
+            worst = _dearest(jobs, spent, out, position)
             out[worst] = True
             at_s -= spent[worst]
             spent[worst] = 0.0
-    value = -price * (at_s - start_s)
-    kept: list[int] = []
-    seen = [False] * count
-    for _, _, position in order:
-        if not out[position] and not seen[position]:
-            seen[position] = True
-            kept.append(position)
-            job = jobs[position]
-            total = job.produced + job.mean_left
-            quality = (job.earned + rate.quality * job.mean_left) / total
-            value += job.weight * quality * chance[position]
-    return Plan(tuple(kept), value, at_s - start_s)
+    kept = tuple(dict.fromkeys([position for _, _, position in order if not out[position]]))
+    return Plan(kept, tuple([jobs[position].request for position in kept]), at_s - start_s)
+
+
+def _dearest(jobs: Sequence[Job], spent: list[float], out: list[bool], late: int) -> int:
+    """Whom to leave out: the longest for its worth of those not yet begun, or the late one."""
+    worst, most = late, spent[late] / jobs[late].weight
+    for position, job in enumerate(jobs):
+        if spent[position] > 0 and job.prefill_left > 0 and not out[position]:
+            cost = spent[position] / job.weight
+            if cost > most:
+                worst, most = position, cost
+    return worst
 
 
 def met(rests: tuple[float, ...], slack_s: float, gain_s: float) -> float:

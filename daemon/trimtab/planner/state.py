@@ -12,6 +12,8 @@ from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.planner.queue_plan import Rate
+from trimtab.planner.requests import Queue
 from trimtab.policy.evaluate import RulesState
 
 NEVER_S: Final = float("-inf")
@@ -108,6 +110,8 @@ class State:
         fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
             is taken once is no trend.
         settling: The decision whose outcome is still to be measured.
+        queue: The requests, and what past ones taught.
+        rates: Speeds of the model's variants as they were known before, in the model's order.
         next_action: Number of the next action.
         next_decision: Number of the next decision.
     """
@@ -140,5 +144,7 @@ class State:
     fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
     settling: Settling | None = None
+    queue: Queue = field(default_factory=Queue)
+    rates: tuple[Rate, ...] = ()
     next_action: int = 1
     next_decision: int = 1

@@ -14,9 +14,9 @@ from enum import Enum
 from types import ModuleType
 from typing import Any, Final
 
-from trimtab.domain import actions, decisions, events, knobs, models, readings
+from trimtab.domain import actions, decisions, events, knobs, models, readings, scheduling
 from trimtab.errors import StateError
-from trimtab.planner import controller, state
+from trimtab.planner import controller, requests, state
 from trimtab.policy import compiled, evaluate
 
 _MODULES: Final = (
@@ -26,9 +26,11 @@ _MODULES: Final = (
     knobs,
     models,
     readings,
+    scheduling,
     compiled,
     evaluate,
     state,
+    requests,
     controller,
 )
 _CLASS: Final = "@"

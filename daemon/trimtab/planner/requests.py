@@ -1,0 +1,184 @@
+"""The requests inside the core: what their events tell, and what past ones taught.
+
+Pure: every function takes a queue and gives another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, sqrt
+from typing import Final
+
+from trimtab.domain.events import RequestArrived, RequestEnd, RequestEnded, RequestProgress
+from trimtab.domain.scheduling import Objective
+from trimtab.planner.jobs import Job, left
+from trimtab.planner.lengths import Lengths
+from trimtab.planner.queue_plan import Rate
+from trimtab.planner.shadow import Arrival, Shadow, served
+from trimtab.planner.speeds import Speeds
+from trimtab.policy.compiled import Policy
+
+FEWEST: Final = 4
+MARGIN: Final = 0.05
+DRAW: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """All requests that haven't ended, and what past ones taught.
+
+    Attributes:
+        jobs: In order of arrival.
+        lengths: Of answers.
+        speeds: Corrections of what is known of the variants.
+        shadows: What each variant would have earned, by its name.
+        home: The variant that pays best by them; None before there is enough to go by.
+        owed_s: Engine time that late requests have saved up by the floor share.
+        considered_s: When the schedule was last made.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    lengths: Lengths = field(default_factory=Lengths)
+    speeds: Speeds = field(default_factory=Speeds)
+    shadows: tuple[tuple[str, Shadow], ...] = ()
+    home: str | None = None
+    owed_s: float = 0.0
+    considered_s: float = 0.0
+
+    def earned(self, variant: str) -> float:
+        """What a request would have earned on a variant lately."""
+        return next((one.earned for name, one in self.shadows if name == variant), 0.0)
+
+
+def objective(event: RequestArrived, policy: Policy) -> Objective:
+    """What a request must reach: its own objective, else the policy's.
+
+    Without a TTFT objective the policy's longest wait stands in for it; without one for TPOT the
+    answer may take as long as it takes.
+    """
+    if event.objective is not None:
+        return event.objective
+    first_s, token_s = policy.slo.ttft_p95_s, policy.slo.tpot_p95_s
+    if first_s is None:
+        first_s = policy.admission.max_wait_s
+    if token_s is None:
+        return Objective(first_s, inf, 0.0)
+    return Objective(first_s, first_s, token_s)
+
+
+def arrived(queue: Queue, event: RequestArrived, due: Objective, rates: Sequence[Rate]) -> Queue:
+    """A request has come; ``rates`` are the speeds of all variants as they are now."""
+    lengths = queue.lengths.guess(event.prompt_tokens, event.max_tokens)
+    job = Job(
+        request=event.request,
+        arrived_s=event.at_s,
+        weight=event.weight,
+        limit=event.max_tokens,
+        prompt=event.prompt_tokens,
+        prefill_left=event.prompt_tokens,
+        produced=0,
+        first_by_s=event.at_s + due.first_within_s,
+        end_base_s=event.at_s + due.end_base_s,
+        per_token_s=due.end_per_token_s,
+        lengths=lengths,
+        mean_left=sum(lengths) / len(lengths),
+    )
+    # Steps of five walk through all six sixths, short and long in turn.
+    length = lengths[event.request * DRAW % len(lengths)]
+    new = Arrival(
+        event.at_s,
+        event.request,
+        event.prompt_tokens,
+        length,
+        job.first_by_s,
+        job.end_base_s + job.per_token_s * length,
+        event.weight,
+    )
+    past = dict(queue.shadows)
+    shadows = tuple(
+        [
+            (
+                rate.variant,
+                served(
+                    past.get(rate.variant) or Shadow(event.at_s),
+                    new,
+                    rate.prefill_s,
+                    rate.decode_s,
+                    rate.quality,
+                ),
+            )
+            for rate in rates
+        ]
+    )
+    return replace(queue, jobs=(*queue.jobs, job), shadows=shadows)
+
+
+def progressed(queue: Queue, event: RequestProgress, known: Rate | None) -> Queue:
+    """A request got on. ``known`` is the serving variant's speed as it was known before."""
+    speeds = queue.speeds
+    jobs = []
+    for job in queue.jobs:
+        if job.request == event.request:
+            speeds = _seen(speeds, job, event.prefilled_tokens, event, known)
+            job = _moved(job, event)
+        jobs.append(job)
+    return replace(queue, jobs=tuple(jobs), speeds=speeds)
+
+
+def _moved(job: Job, event: RequestProgress) -> Job:
+    rests = left(job.lengths, event.produced_tokens, job.limit)
+    return replace(
+        job,
+        prefill_left=max(0.0, job.prompt - event.prefilled_tokens),
+        produced=event.produced_tokens,
+        mean_left=sum(rests) / len(rests),
+    )
+
+
+def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
+    """A request has left; a complete answer teaches how long answers are."""
+    job = next((one for one in queue.jobs if one.request == event.request), None)
+    if job is None:
+        return queue
+    jobs = tuple([one for one in queue.jobs if one is not job])
+    if event.end is RequestEnd.GONE:
+        return replace(queue, jobs=jobs)
+    return replace(
+        queue,
+        jobs=jobs,
+        speeds=_seen(queue.speeds, job, float(job.prompt), event, known),
+        lengths=queue.lengths.with_answer(job.prompt, job.limit, event.produced_tokens),
+    )
+
+
+def _seen(
+    speeds: Speeds,
+    job: Job,
+    prefilled: float,
+    event: RequestProgress | RequestEnded,
+    known: Rate | None,
+) -> Speeds:
+    if known is None:
+        return speeds
+    read = prefilled - (job.prompt - job.prefill_left)
+    written = event.produced_tokens - job.produced
+    expected_s = read * known.prefill_s + written * known.decode_s
+    return speeds.observed(known.variant, expected_s, event.prefill_s + event.decode_s)
+
+
+def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
+    """Choose the home among the variants that may be taken.
+
+    Another one has to have earned more by a margin, which shrinks with the evidence: with few
+    requests the difference is mostly chance.
+    """
+    may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
+    if not may or queue.shadows[0][1].count < FEWEST:
+        return queue if queue.home is None else replace(queue, home=None)
+    best_earned, best = max(may, key=lambda entry: entry[0])
+    present = next((earned for earned, name in may if name == queue.home), None)
+    margin = MARGIN / sqrt(queue.shadows[0][1].count + 1)
+    if present is not None and best_earned <= present + margin:
+        return queue
+    return replace(queue, home=best)
