@@ -104,6 +104,9 @@ class Channel:
             data = self._sock.recv(READ_BYTES)
         except BlockingIOError:
             return False
+        except ConnectionResetError:
+            self._lose(CLOSED)  # it went without having read all that it was sent
+            return False
         except OSError as error:
             self._lose(f"the socket failed: {error.strerror}")
             return False
@@ -144,6 +147,9 @@ class Channel:
                     sent = self._sock.send(frame)
             except BlockingIOError:
                 self._loop.add_writer(self._sock.fileno(), self._writable)
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._lose(CLOSED)
                 return
             except OSError as error:
                 self._lose(f"the socket failed: {error.strerror}")

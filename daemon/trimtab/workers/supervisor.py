@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trimtab.domain.clock import Clock
+from trimtab.workers.process import worker_argv
 from trimtab.workers.protocol import FromWorker
 from trimtab.workers.worker import Launch, Worker, WorkerState
 
@@ -34,6 +35,7 @@ class Supervisor:
         said: Told each message about a stream.
         lost: Told when a ready worker is gone that nobody had asked to stop.
         wrote: Told each line of a worker's standard error.
+        argv: Command line of a worker whose end of the socketpair has this number.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class Supervisor:
         said: Callable[[Worker, FromWorker], None],
         lost: Callable[[Worker, str], None],
         wrote: Callable[[Worker, str], None],
+        argv: Callable[[int], list[str]] = worker_argv,
     ) -> None:
         self._clock = clock
         self._said = said
         self._lost = lost
         self._wrote = wrote
+        self._argv = argv
         self._numbers = itertools.count(1)
         self._workers: list[Worker] = []
         self.losses = 0
@@ -67,7 +71,7 @@ class Supervisor:
             LoadError: It does not load or not in time; the process is gone.
             WorkerError: The process can't be started, or died.
         """
-        worker = Worker(next(self._numbers), launch, self._clock, self)
+        worker = Worker(next(self._numbers), launch, self._clock, self, self._argv)
         self._workers.append(worker)
         try:
             await worker.load(load_timeout_s(launch, measured_s))

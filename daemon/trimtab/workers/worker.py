@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from signal import SIGKILL
@@ -85,9 +85,17 @@ class Worker:
         launch: What to load.
         clock: For times of life signs.
         listener: Is told about streams and about the loss of the worker.
+        argv: Command line of a worker whose end of the socketpair has this number.
     """
 
-    def __init__(self, number: int, launch: Launch, clock: Clock, listener: WorkerListener) -> None:
+    def __init__(
+        self,
+        number: int,
+        launch: Launch,
+        clock: Clock,
+        listener: WorkerListener,
+        argv: Callable[[int], list[str]] = worker_argv,
+    ) -> None:
         self.number = number
         self.launch = launch
         self.state = WorkerState.STOPPED
@@ -97,6 +105,7 @@ class Worker:
         self.heard_s = clock.monotonic_s()
         self._clock = clock
         self._listener = listener
+        self._argv = argv
         self._process: ChildProcess | None = None
         self._channel: Channel | None = None
         self._loaded: asyncio.Future[Ready] | None = None
@@ -134,7 +143,7 @@ class Worker:
         self._loaded = asyncio.get_running_loop().create_future()
         try:
             self._process = ChildProcess(
-                worker_argv(theirs.fileno()), [theirs.fileno()], self._on_exit, self._on_line
+                self._argv(theirs.fileno()), [theirs.fileno()], self._on_exit, self._on_line
             )
         except BaseException:
             ours.close()

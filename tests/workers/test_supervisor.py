@@ -1,0 +1,231 @@
+"""Workers that fail in every way that there is: told, ended, reaped, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.errors import LoadError, WorkerError
+from trimtab.runtime.clock import SystemClock
+from trimtab.workers import supervisor as supervisor_module
+from trimtab.workers.process import describe_exit
+from trimtab.workers.protocol import FromWorker, Start, Tokens
+from trimtab.workers.supervisor import Supervisor, load_timeout_s
+from trimtab.workers.worker import Launch, Worker, WorkerState
+
+FAULTY = Path(__file__).parent / "faulty_worker.py"
+MIB = 1024 * 1024
+
+
+class Listener:
+    """What the supervisor tells."""
+
+    def __init__(self) -> None:
+        self.messages: list[FromWorker] = []
+        self.lost: list[str] = []
+        self.lines: list[str] = []
+
+
+def supervised(fault: str) -> tuple[Supervisor, Listener]:
+    told = Listener()
+    return (
+        Supervisor(
+            SystemClock(),
+            lambda _, message: told.messages.append(message),
+            lambda _, reason: told.lost.append(reason),
+            lambda _, line: told.lines.append(line),
+            lambda descriptor: [sys.executable, str(FAULTY), fault, "--fd", str(descriptor)],
+        ),
+        told,
+    )
+
+
+@pytest.fixture
+def launch(tiny: ModelSpec) -> Launch:
+    return Launch(tiny.variants[0], 1, 2048)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind() -> AsyncIterator[None]:
+    before = children()
+    yield
+    await asyncio.sleep(0)
+
+    assert children() <= before
+
+
+def children() -> set[int]:
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {int(word) for word in text.split()}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def ready(fault: str, launch: Launch) -> tuple[Supervisor, Listener, Worker]:
+    supervisor, told = supervised(fault)
+    return supervisor, told, await supervisor.start(launch, None)
+
+
+async def test_a_worker_is_ready_when_it_says_so_however_slowly(launch: Launch) -> None:
+    supervisor, _, worker = await ready("none", launch)
+    tokens = await worker.render(text="hello")
+    pong = await worker.ping(1.0)
+    await supervisor.retire(worker)
+
+    assert worker.state is WorkerState.STOPPED
+    assert tokens == [1, 2, 3]
+    assert pong.resident_bytes == 1
+    assert supervisor.workers == ()
+
+
+async def test_a_load_that_takes_too_long_is_ended(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "LOAD_TIMEOUT_MIN_S", 0.5)
+    supervisor, told = supervised("never_ready")
+    begun = time.monotonic()
+    with pytest.raises(LoadError, match="did not load within"):
+        await supervisor.start(launch, 0.01)
+
+    assert time.monotonic() - begun < 3
+    assert supervisor.workers == ()
+    assert told.lost == []
+
+
+async def test_a_variant_that_does_not_load_says_why(launch: Launch) -> None:
+    supervisor, _ = supervised("does_not_load")
+    with pytest.raises(LoadError, match=r"model\.onnx is truncated"):
+        await supervisor.start(launch, None)
+
+    assert supervisor.workers == ()
+
+
+async def test_a_worker_that_dies_at_once_is_told_with_its_last_words(launch: Launch) -> None:
+    supervisor, told = supervised("dies_at_once")
+    with pytest.raises(WorkerError, match="exit status 3: no such instruction"):
+        await supervisor.start(launch, None)
+
+    assert told.lines == ["no such instruction"]
+
+
+@pytest.mark.parametrize("fault", ["talks_nonsense", "boasts"])
+async def test_a_worker_that_talks_nonsense_is_ended(launch: Launch, fault: str) -> None:
+    supervisor, _ = supervised(fault)
+    with pytest.raises(WorkerError):
+        await supervisor.start(launch, None)
+
+    assert supervisor.workers == ()
+
+
+async def test_the_loss_of_a_ready_worker_is_told_once(launch: Launch) -> None:
+    supervisor, told, worker = await ready("dies_when_ready", launch)
+    await until(lambda: bool(told.lost))
+    await asyncio.sleep(0.1)
+
+    assert told.lost == ["killed by SIGKILL"]
+    assert worker.state is WorkerState.FAILED
+    assert supervisor.losses == 1
+    assert supervisor.workers == ()
+
+
+async def test_what_waits_for_a_lost_worker_is_told(launch: Launch) -> None:
+    _, told, worker = await ready("wedged", launch)
+    waiting = asyncio.ensure_future(worker.ping(30))
+    await asyncio.sleep(0.05)
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="gone"):
+        await waiting
+
+    assert told.lost == ["killed by SIGKILL"]
+    with pytest.raises(WorkerError):
+        worker.send(Start(1, [1]))
+
+
+async def test_a_worker_that_ignores_every_word_is_killed_at_the_deadline(launch: Launch) -> None:
+    supervisor, told, worker = await ready("deaf_to_sigterm", launch)
+    begun = time.monotonic()
+    await worker.stop(grace_s=0.2)
+    await supervisor.retire(worker)
+
+    assert time.monotonic() - begun < 2
+    assert not worker.alive
+    assert told.lost == []
+
+
+async def test_a_worker_that_shows_no_sign_of_life_while_it_has_work_is_shot(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, told, worker = await ready("wedged", launch)
+    monkeypatch.setattr(supervisor_module, "WEDGED_AFTER_S", 0.2)
+    await asyncio.sleep(0.3)
+    supervisor.shoot_wedged(lambda _: False)
+    idle = worker.alive
+    supervisor.shoot_wedged(lambda _: True)
+    await until(lambda: bool(told.lost))
+
+    assert idle
+    assert "no sign of life" in told.lost[0]
+
+
+async def test_a_ping_that_is_not_answered_says_so(launch: Launch) -> None:
+    supervisor, _, worker = await ready("wedged", launch)
+    with pytest.raises(WorkerError, match="no answer"):
+        await worker.ping(0.1)
+    await supervisor.retire_all()
+
+    assert supervisor.workers == ()
+
+
+async def test_messages_of_one_write_are_all_delivered_in_order(launch: Launch) -> None:
+    supervisor, told, worker = await ready("doubles_a_token", launch)
+    worker.send(Start(9, [1]))
+    await until(lambda: len(told.messages) == 2)
+    await supervisor.retire(worker)
+
+    assert told.messages == [Tokens(9, 0, [5], "a")] * 2
+
+
+async def test_a_program_that_is_not_there_is_a_worker_error(launch: Launch) -> None:
+    supervisor = Supervisor(
+        SystemClock(), lambda *_: None, lambda *_: None, lambda *_: None, lambda _: ["/no/such"]
+    )
+    with pytest.raises(WorkerError, match="can't be started"):
+        await supervisor.start(launch, None)
+
+    assert supervisor.workers == ()
+
+
+def variant(tiny: ModelSpec, disk_bytes: int) -> VariantSpec:
+    return replace(tiny.variants[0], disk_bytes=disk_bytes)
+
+
+def test_a_load_may_take_ten_times_what_it_took_here(tiny: ModelSpec) -> None:
+    launch = Launch(variant(tiny, 1), 1, 2048)
+
+    assert load_timeout_s(launch, 10.0) == 100.0
+    assert load_timeout_s(launch, 0.1) == 30.0
+
+
+def test_a_load_that_was_never_measured_may_take_as_long_as_a_slow_disk(tiny: ModelSpec) -> None:
+    launch = Launch(variant(tiny, 5000 * MIB), 1, 2048)
+
+    assert load_timeout_s(launch, None) == 1000.0
+
+
+def test_an_exit_status_is_told_in_words() -> None:
+    assert describe_exit(0) == "exit status 0"
+    assert describe_exit(-9) == "killed by SIGKILL"
+    assert describe_exit(-64) == "killed by SIGRTMAX"
