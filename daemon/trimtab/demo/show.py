@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+import httpx
+
 from trimtab.bench.child_daemon import ChildDaemon, Setup
 from trimtab.demo.chats import Audience
 from trimtab.demo.director import Director
@@ -19,10 +21,14 @@ from trimtab.demo.recorder import PERIOD_S, Recorder
 from trimtab.demo.result import Result, judge
 from trimtab.demo.squeeze import Squeeze
 from trimtab.demo.stage import Stage, Timeline
+from trimtab.errors import WorkerError
 from trimtab.runtime.clock import SystemClock
 
 READY_S: Final = 60.0
 LAST_CHATS_S: Final = 30.0
+NOTICE_S: Final = 0.2
+"""In which the end of a process that has ended is noticed."""
+
 SOCKET_PATH_ROOM: Final = 60
 """A socket's path holds 107 bytes; a temporary folder in a deep place would not leave enough."""
 
@@ -112,8 +118,19 @@ async def _play(props: Props, screen: Screen, acts: Callable[[Props], Awaitable[
                 await asyncio.wait([chatting], timeout=LAST_CHATS_S)
                 for task in (looking, following, chatting):
                     task.cancel()
-        except* Exception as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as errors:
+            raise await _fault(errors, props.daemon) from None
+
+
+async def _fault(errors: ExceptionGroup[Exception], daemon: ChildDaemon) -> Exception:
+    """What to tell: if the daemon is gone, that is the fault, whoever noticed it."""
+    await asyncio.sleep(NOTICE_S)
+    if daemon.ended:
+        return WorkerError(f"the daemon ended with {daemon.ended}")
+    first = errors.exceptions[0]
+    if isinstance(first, httpx.HTTPError):
+        return WorkerError(f"the daemon's answer broke off: {first!r}")
+    return first
 
 
 @contextlib.asynccontextmanager
