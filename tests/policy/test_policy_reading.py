@@ -131,7 +131,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
     ids=["fields", "flow", "keys", "anchors", "quotes", "block", "dashes", "directives", "escapes"],
 )
 def test_no_text_takes_long(raw: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     read_document(raw, "f")
 
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from trimtab.domain.readings import Unit
 from trimtab.policy.units import (
     QuantityError,
+    exact_size,
     format_quantity,
     parse_any,
     parse_any_slope,
@@ -95,6 +96,11 @@ def test_a_signal_of_unknown_unit_takes_any_quantity() -> None:
         parse_any("5 bananas")
     with pytest.raises(QuantityError):
         parse_any_slope("5")
+
+
+@given(st.integers(0, 2**50))
+def test_an_exact_size_is_read_back_as_the_same_bytes(size_bytes: int) -> None:
+    assert int(parse_quantity(exact_size(size_bytes), Unit.BYTES)) == size_bytes
 
 
 @pytest.mark.parametrize("unit", list(Unit))

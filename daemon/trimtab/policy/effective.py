@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trimtab.domain.readings import Unit
 from trimtab.policy.compiled import Policy
 from trimtab.policy.document import Entry, Listing, Mapping, Node, PathParts, Scalar
 from trimtab.policy.fields import Part
 from trimtab.policy.scalars import written
 from trimtab.policy.schema import PolicyFile
-from trimtab.policy.units import format_quantity
+from trimtab.policy.units import exact_size
 from trimtab.policy.validate import field_names, parts_of
 
 _LEFT_OUT: Final = frozenset({"extends", "drop_rules"})
@@ -136,12 +135,12 @@ def _derived(policy: Policy) -> dict[PathParts, tuple[str, str]]:
     }
     if policy.memory is not None:
         found["limits", "memory", "leave"] = (
-            format_quantity(policy.memory.leave_bytes, Unit.BYTES),
+            exact_size(policy.memory.leave_bytes),
             "follows from headroom",
         )
     if policy.temperature is not None:
         found["limits", "temperature", "leave"] = (
-            format_quantity(policy.temperature.leave_celsius, Unit.CELSIUS),
+            f"{policy.temperature.leave_celsius:.12g}C",
             "follows from enter",
         )
     return found

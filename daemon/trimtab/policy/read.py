@@ -37,6 +37,9 @@ MAX_ALIASES: Final = 100
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
 
 
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
+
 class _TextError(Exception):
     """The text can't be read; carries the one problem that ended the reading."""
 
@@ -206,9 +209,10 @@ class _Builder:
 
     def _scalar(self, event: ScalarEvent) -> Scalar:
         self._no_tag(event)
+        text = _whole_characters(event)
         plain = event.style is None or event.style == ""
-        value = core_value(event.value) if plain else event.value
-        return Scalar(value, event.value, Position(self.file, *_mark(event)))
+        value = core_value(text) if plain else text
+        return Scalar(value, text, Position(self.file, *_mark(event)))
 
     def _no_tag(self, event: ScalarEvent | MappingStartEvent | SequenceStartEvent) -> None:
         if event.tag is not None:
@@ -273,6 +277,18 @@ class _Open:
         self.builder.problems.append(
             self.builder.problem(name.at.line, name.at.column, message, "keep one of the two")
         )
+
+
+def _whole_characters(event: ScalarEvent) -> str:
+    """The scalar's text; characters that JSON escapes as two halves are put together."""
+    text: str = event.value
+    if not _HALF.search(text):
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        line, column = _mark(event)
+        raise _TextError(line, column, "half a character (a lone surrogate)") from error
 
 
 def _mark(event: Event) -> tuple[int, int]:

@@ -199,6 +199,15 @@ def format_quantity(value: float, unit: Unit | None) -> str:
     return _FORMATS[unit](value)
 
 
+def exact_size(size_bytes: int) -> str:
+    """A size that is read back as the very same number of bytes: `1.5GiB`, `4498.5MiB`, `77B`."""
+    for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        shown = f"{size_bytes / size:.3f}".rstrip("0").rstrip(".")
+        if size_bytes >= size and int(float(shown) * size) == size_bytes:
+            return f"{shown}{name}"
+    return f"{size_bytes}B"
+
+
 def format_slope(value: float, unit: Unit | None) -> str:
     """A slope, per second, as a person would write it: `20MiB/s`."""
     return format_quantity(value, unit) + "/s"

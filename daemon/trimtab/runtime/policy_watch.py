@@ -59,6 +59,7 @@ class PolicyWatch:
         log: A structlog logger.
         clock: Wall time for schedules, and waiting.
         notify: Gives an inotify instance, or None for polling alone.
+        poll_s: Time between two looks; None: as long as inotify allows.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class PolicyWatch:
         log: Any,
         clock: Clock,
         notify: Callable[[], Inotify | None] = open_inotify,
+        poll_s: float | None = None,
     ) -> None:
         self._configured = name
         self._name = name
@@ -77,6 +79,7 @@ class PolicyWatch:
         self._log = log
         self._clock = clock
         self._notify = notify
+        self._poll_s = poll_s
         self._target: Target | None = None
         self._model: ModelSpec | None = None
         self._base: Policy | None = None
@@ -176,6 +179,7 @@ class PolicyWatch:
         """Watch until cancelled."""
         inotify = self._notify()
         loop = asyncio.get_running_loop()
+        poll_s = self._poll_s or (POLL_S if inotify is None else POLL_WITH_INOTIFY_S)
         if inotify is not None:
             loop.add_reader(inotify.fileno(), self._something_happened, inotify)
         try:
@@ -184,7 +188,7 @@ class PolicyWatch:
                 if inotify is not None:
                     inotify.watch(folders)
                 await self._look(content)
-                await self._wait(POLL_S if inotify is None else POLL_WITH_INOTIFY_S)
+                await self._wait(poll_s)
         finally:
             if inotify is not None:
                 loop.remove_reader(inotify.fileno())
