@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.domain.readings import Quality, Reading
-from trimtab.signals.latency import LatencyWindow
+from trimtab.signals.latency import EngineTimes, LatencyWindow
 from trimtab.signals.registry import SIGNALS
 
 
@@ -28,11 +28,12 @@ def serve(
     window.arrived(request, at_s)
     window.started(request, at_s + wait_s)
     at_s += wait_s + prefill_s
-    window.first_token(request, at_s, variant, engine_s=prefill_s * 0.9)
+    window.first_token(request, at_s, variant)
     for _ in range(tokens - 1):
         at_s += gap_s
-        window.token(request, at_s, variant, engine_s=gap_s * 0.8)
-    window.finished(request, at_s)
+        window.token(request, at_s, variant)
+    engine = EngineTimes(prefill_s * 0.9, gap_s * 0.8 * (tokens - 1))
+    window.finished(request, at_s, engine=engine)
     return at_s
 
 
@@ -55,7 +56,7 @@ def test_the_engines_own_time_is_told_apart_from_what_the_client_waits() -> None
     readings = by_name(window, end_s)
 
     assert readings["latency.engine_ttft_p95"].value == pytest.approx(0.18)
-    assert readings["latency.engine_itl_p95"].value == pytest.approx(0.016, rel=0.051)
+    assert readings["latency.engine_tpot_p95"].value == pytest.approx(0.016)
 
 
 def test_without_requests_the_latency_is_absent_and_not_zero() -> None:

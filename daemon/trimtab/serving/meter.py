@@ -60,4 +60,5 @@ class Meter:
         if stream.reason is FinishReason.CANCELLED:
             self._latency.forgotten(str(stream.id))
         else:
-            self._latency.finished(str(stream.id), at_s, served=stream.reason is not None)
+            served = stream.reason is not None
+            self._latency.finished(str(stream.id), at_s, served=served, engine=stream.engine)

@@ -20,6 +20,7 @@ from trimtab.serving.requests import (
     GenerationRequest,
     Usage,
 )
+from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import Logprob, Start, Tokens
 from trimtab.workers.worker import Worker
 
@@ -79,6 +80,7 @@ class Stream:
         self.switches = 0
         self.resumed = 0
         self.cached_tokens = 0
+        self.engine: EngineTimes | None = None  # told by the worker that ended it
         self._texts: list[str] = []
         self._fresh = 0  # generated[self._fresh:] has not been fetched
         self._logprobs: list[Logprob] = []

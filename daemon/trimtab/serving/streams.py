@@ -17,6 +17,7 @@ from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stream import Stream, StreamState
+from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
     Cancel,
     Detach,
@@ -257,6 +258,7 @@ class Streams:
             case Grow():
                 self._grow(stream, worker, message.tokens)
             case Finished():
+                stream.engine = EngineTimes(message.prefill_s, message.decode_s)
                 stream.finish(FinishReason(message.reason), message.text, now)
                 self._forget(stream)
             case Failed():

@@ -25,6 +25,19 @@ _RATE_SPAN_S: Final = 10.0
 VARIANT_PREFIX: Final = "latency.variant."
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTimes:
+    """What a worker computed for one request, waiting and sending left out.
+
+    Attributes:
+        prefill_s: Until its first token.
+        decode_s: For all further ones.
+    """
+
+    prefill_s: float
+    decode_s: float
+
+
 @dataclass(slots=True)
 class _Request:
     """A request that hasn't ended."""
@@ -46,15 +59,15 @@ class _VariantFigures:
     ttft: Window = field(init=False)
     tpot: Window = field(init=False)
     engine_ttft: Window = field(init=False)
+    engine_tpot: Window = field(init=False)
     itl: SlidingHistogram = field(init=False)
-    engine_itl: SlidingHistogram = field(init=False)
 
     def __post_init__(self) -> None:
         self.ttft = Window(self.window_s)
         self.tpot = Window(self.window_s)
         self.engine_ttft = Window(self.window_s)
+        self.engine_tpot = Window(self.window_s)
         self.itl = SlidingHistogram(self.window_s)
-        self.engine_itl = SlidingHistogram(self.window_s)
 
     def p95s(self, at_s: float) -> Iterator[tuple[str, float | None]]:
         """Each figure's p95 by its short name."""
@@ -62,12 +75,12 @@ class _VariantFigures:
             ("ttft_p95", self.ttft),
             ("tpot_p95", self.tpot),
             ("engine_ttft_p95", self.engine_ttft),
+            ("engine_tpot_p95", self.engine_tpot),
         ):
             window.forget(at_s)
             yield name, window.quantile(_P95)
-        for name, histogram in (("itl_p95", self.itl), ("engine_itl_p95", self.engine_itl)):
-            histogram.forget(at_s)
-            yield name, histogram.quantile(_P95)
+        self.itl.forget(at_s)
+        yield "itl_p95", self.itl.quantile(_P95)
 
 
 class LatencyWindow:
@@ -121,17 +134,8 @@ class LatencyWindow:
             state.started_s = at_s
             self._wait.add(at_s, max(0.0, at_s - state.arrived_s))
 
-    def first_token(
-        self, request: str, at_s: float, variant: str, engine_s: float | None = None
-    ) -> None:
-        """Its first token has gone out to the client.
-
-        Args:
-            request: Its id.
-            at_s: When.
-            variant: What made it.
-            engine_s: Time that the engine computed for it; None if it didn't tell.
-        """
+    def first_token(self, request: str, at_s: float, variant: str) -> None:
+        """Its first token has gone out to the client, made by this variant."""
         state = self._requests.get(request)
         if state is None or state.first_s is not None:
             return
@@ -140,13 +144,10 @@ class LatencyWindow:
         state.variant = variant
         state.tokens = 1
         self._tokens.add(at_s, 1.0)
-        figures = self._of(variant)
-        figures.ttft.add(at_s, max(0.0, at_s - state.arrived_s))
-        if engine_s is not None:
-            figures.engine_ttft.add(at_s, engine_s)
+        self._of(variant).ttft.add(at_s, max(0.0, at_s - state.arrived_s))
 
-    def token(self, request: str, at_s: float, variant: str, engine_s: float | None = None) -> None:
-        """Another token has gone out to the client (arguments as for `first_token`)."""
+    def token(self, request: str, at_s: float, variant: str) -> None:
+        """Another token has gone out to the client, made by this variant."""
         state = self._requests.get(request)
         if state is None or state.last_s is None:
             return
@@ -158,12 +159,16 @@ class LatencyWindow:
             state.crossed = True
             state.variant = variant
             return
-        figures = self._of(variant)
-        figures.itl.add(at_s, gap_s)
-        if engine_s is not None:
-            figures.engine_itl.add(at_s, engine_s)
+        self._of(variant).itl.add(at_s, gap_s)
 
-    def finished(self, request: str, at_s: float, *, served: bool = True) -> None:
+    def finished(
+        self,
+        request: str,
+        at_s: float,
+        *,
+        served: bool = True,
+        engine: EngineTimes | None = None,
+    ) -> None:
         """It has ended.
 
         Args:
@@ -171,14 +176,28 @@ class LatencyWindow:
             at_s: When.
             served: False if it was refused, failed or cancelled by us: its SLOs are missed. One
                 that the client gave up is told by `forgotten` instead.
+            engine: What the worker says that it computed; None if it said nothing.
         """
         state = self._requests.pop(request, None)
         if state is None:
             return
         tpot_s = _tpot(state)
-        if served and tpot_s is not None and not state.crossed and state.variant is not None:
-            self._of(state.variant).tpot.add(at_s, tpot_s)
+        if served and not state.crossed and state.variant is not None:
+            self._count(self._of(state.variant), state, at_s, engine)
         self._met.add(at_s, float(served and self._meets(state, tpot_s)))
+
+    def _count(
+        self, figures: _VariantFigures, state: _Request, at_s: float, engine: EngineTimes | None
+    ) -> None:
+        """Adds an ended request that one variant served from beginning to end."""
+        tpot_s = _tpot(state)
+        if tpot_s is not None:
+            figures.tpot.add(at_s, tpot_s)
+        if engine is None:
+            return
+        figures.engine_ttft.add(at_s, engine.prefill_s)
+        if state.tokens > 1:
+            figures.engine_tpot.add(at_s, engine.decode_s / (state.tokens - 1))
 
     def forgotten(self, request: str) -> None:
         """The client went away; the request counts for nothing."""

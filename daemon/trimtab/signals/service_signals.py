@@ -31,13 +31,16 @@ LATENCY: Final = (
         f"{_HERE} At most 5 % too large. The pause of a switch isn't in it.",
     ),
     in_seconds(
-        "latency.engine_ttft_p95", _ENGINE, "p95 of the computing for a first token.", _HERE
+        "latency.engine_ttft_p95",
+        _ENGINE,
+        "p95 of the computing until a request's first token, waiting left out.",
+        _HERE,
     ),
     in_seconds(
-        "latency.engine_itl_p95",
+        "latency.engine_tpot_p95",
         _ENGINE,
-        "p95 of the computing for a further token.",
-        f"{_HERE} At most 5 % too large.",
+        "p95 of a request's mean computing per token after the first.",
+        f"{_HERE} What latency.tpot_p95 has more is sharing, pauses and sending.",
     ),
     in_seconds("queue.wait_p95", _CLIENT, "p95 of the wait until a worker began.", _HERE),
     SignalSpec("queue.depth", Unit.COUNT, "requests", "Requests that wait for a worker."),
