@@ -87,6 +87,7 @@ def prove(
     is_reference: bool,
     indices_graph: str,
     on_note: Callable[[str], None],
+    generate: int = GENERATE,
 ) -> Proof:
     """Prove one variant in a process of its own.
 
@@ -99,6 +100,7 @@ def prove(
         is_reference: Whether this variant writes that file.
         indices_graph: The graph to compare with the original; empty for none.
         on_note: Called with a few words as it goes.
+        generate: Tokens to generate.
 
     Raises:
         BuildError: It doesn't load, generate or predict; with the reason.
@@ -118,7 +120,7 @@ def prove(
         "kv": [facts.kv.layers, facts.kv.heads, facts.kv.head_size],
         "kv_dtype": facts.kv_dtype,
         "threads": threads,
-        "generate": min(GENERATE, facts.context_length - 128),
+        "generate": min(generate, facts.context_length - 128),
         "max_tokens": MAX_TOKENS,
         "reference": str(reference) if reference else "",
         "is_reference": is_reference,

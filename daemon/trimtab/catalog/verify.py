@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from trimtab.catalog.progress import Progress
 from trimtab.catalog.proof import evaluation_text, prove
 from trimtab.errors import TrimtabError
 
+GENERATE: Final = 128
 TOLERANCE: Final = 0.05
 """Share by which perplexity may differ: kernels of another processor round differently."""
 
@@ -94,8 +96,9 @@ def _run(
             threads=threads,
             reference=None,
             is_reference=False,
-            indices_graph=variant.indices_graph,
+            indices_graph="" if _same_engine(variant) else variant.indices_graph,
             on_note=note,
+            generate=GENERATE,
         )
     return Verdict(
         manifest.id,
@@ -105,6 +108,11 @@ def _run(
         variant.perplexity,
         proof.decode_tps,
     )
+
+
+def _same_engine(variant: Variant) -> bool:
+    """Whether the engine that proved the second graph is the one that runs now."""
+    return all(metadata.version(name) == version for name, version in variant.versions.items())
 
 
 def _drift(manifest: Manifest, variant: Variant, perplexity: float) -> str:

@@ -225,9 +225,8 @@ def verify(
 ) -> None:
     """Check that models are what they were and still work; exit code 1 if one isn't.
 
-    Files are compared with the manifest's hashes; then each variant is loaded, generates past 600
-    tokens, and its perplexity over the text that ships with trimtab is compared with the
-    manifest's.
+    Files are compared with the manifest's hashes; then each variant is loaded and generates, and
+    its perplexity over the text that ships with trimtab is compared with the manifest's.
     """
     from trimtab.catalog.manifest import read
     from trimtab.catalog.proof import proof_threads
