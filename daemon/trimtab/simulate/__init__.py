@@ -1,0 +1,1 @@
+"""Simulated time: scenarios of policies, and traces of requests through the planner."""

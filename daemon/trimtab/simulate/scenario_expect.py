@@ -84,22 +84,22 @@ def _never(window: Sequence[Sample], state: StateFile, line: int) -> Miss | None
 
 
 def _counts(trace: Trace, one: ExpectFile, line: int, from_s: float, until_s: float) -> Miss | None:
-    for bound, words, fails in (
-        (one.at_most, "at most", lambda found, limit: found > limit),
-        (one.at_least, "at least", lambda found, limit: found < limit),
-    ):
-        if bound is None:
-            continue
-        for name, limit in _given_counts(bound).items():
-            moments = _COUNTED[name](trace, from_s, until_s)
-            if fails(len(moments), limit):
-                over = words == "at most" and len(moments) > limit
-                at_s = moments[limit] if over else until_s
-                return Miss(line, at_s, f"{words} {limit} {name}", f"there were {len(moments)}")
+    for name, limit in _given_counts(one.at_most).items():
+        moments = _COUNTED[name](trace, from_s, until_s)
+        if len(moments) > limit:
+            found = f"there were {len(moments)}"
+            return Miss(line, moments[limit], f"at most {limit} {name}", found)
+    for name, limit in _given_counts(one.at_least).items():
+        moments = _COUNTED[name](trace, from_s, until_s)
+        if len(moments) < limit:
+            found = f"there were {len(moments)}"
+            return Miss(line, until_s, f"at least {limit} {name}", found)
     return None
 
 
-def _given_counts(counts: CountsFile) -> dict[str, int]:
+def _given_counts(counts: CountsFile | None) -> dict[str, int]:
+    if counts is None:
+        return {}
     return {
         name: value
         for name in type(counts).model_fields
