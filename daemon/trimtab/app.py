@@ -44,7 +44,7 @@ def run(config: Config) -> int:
         StateError: The state directory can't be used.
     """
     configure(LogLevel(config.log.level), LogFormat(config.log.format))
-    bound = bind(config.sockets)
+    bound = bind(config.sockets, tcp=config.tcp)
     try:
         return asyncio.run(_serve(config, bound))
     finally:

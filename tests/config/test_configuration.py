@@ -12,6 +12,7 @@ from trimtab.config import Loaded, OriginKind, load_config, shipped_policies
 from trimtab.config.fields import fields
 from trimtab.config.origins import lines_of
 from trimtab.config.places import find_places
+from trimtab.config.reference import reference
 from trimtab.errors import ConfigError
 
 NO_SYSTEM = Path("/nonexistent/trimtab.toml")
@@ -247,3 +248,20 @@ def test_the_shipped_policies_are_found_from_anywhere(tmp_path: Path) -> None:
         os.chdir(here)
 
     assert (folder / "balanced.yaml").is_file()
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_reference_in_the_docs_is_current() -> None:
+    assert reference() in DOCUMENT.read_text(encoding="utf-8"), (
+        "run `trimtab config reference` and put it into docs/configuration.md"
+    )
+
+
+def test_the_example_in_the_docs_is_right(tmp_path: Path) -> None:
+    example = DOCUMENT.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    config = load(write(tmp_path, example)).config
+
+    assert config.users == {"backup": "background"}
+    assert config.api.drain_s == 30

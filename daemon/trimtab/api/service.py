@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from starlette.applications import Starlette
 
 from trimtab.api.app import application
 from trimtab.api.context import ApiContext, priorities_by_uid
@@ -17,7 +21,8 @@ from trimtab.api.protocol import Limits, Refusal
 from trimtab.api.server import HttpServer
 from trimtab.api.sockets import Listener, activated, listen_unix, passed_by_systemd
 from trimtab.api.status_metrics import StatusCollector
-from trimtab.config.schema import ApiConfig, Config, SocketsConfig
+from trimtab.api.tcp import BearerGuard, listen_tcp, read_token
+from trimtab.config.schema import ApiConfig, Config, SocketsConfig, TcpConfig
 from trimtab.domain.clock import Clock
 from trimtab.serving.control import Control
 from trimtab.serving.requests import Inference
@@ -32,34 +37,46 @@ class Bound:
 
     inference: Listener
     control: Listener
+    tcp: Listener | None = None
+    token: str = field(default="", repr=False)
 
     def close(self) -> None:
         """Give them up without having served."""
-        self.inference.close()
-        self.control.close()
+        for listener in (self.inference, self.control, self.tcp):
+            if listener is not None:
+                listener.close()
 
 
-def bind(sockets: SocketsConfig, environ: Mapping[str, str] | None = None) -> Bound:
+def bind(
+    sockets: SocketsConfig,
+    environ: Mapping[str, str] | None = None,
+    tcp: TcpConfig | None = None,
+) -> Bound:
     """Take systemd's sockets, or bind our own. First thing at a start, before anything is loaded.
 
     Args:
         sockets: Paths, group and permissions.
         environ: The environment; our own by default.
+        tcp: The door over TCP, if it is to be open.
 
     Raises:
-        SocketTakenError: A living daemon has them.
-        ConfigError: They can't be bound safely.
+        SocketTakenError: A living daemon has them, or somebody has the port.
+        ConfigError: They can't be bound safely, or the token file isn't one.
     """
     passed = passed_by_systemd(os.environ if environ is None else environ, os.getpid())
-    inference = activated(passed, "inference") or listen_unix(
-        sockets.inference, sockets.inference_mode, sockets.group
-    )
-    try:
+    with contextlib.ExitStack() as opened:
+        inference = activated(passed, "inference") or listen_unix(
+            sockets.inference, sockets.inference_mode, sockets.group
+        )
+        opened.callback(inference.close)
         control = activated(passed, "control") or listen_unix(sockets.control, sockets.control_mode)
-    except BaseException:
-        inference.close()
-        raise
-    return Bound(inference, control)
+        opened.callback(control.close)
+        bound = Bound(inference, control)
+        if tcp is not None and tcp.enabled:
+            token = read_token(tcp.token_file)
+            bound = Bound(inference, control, listen_tcp(tcp), token)
+        opened.pop_all()
+    return bound
 
 
 class ApiService:
@@ -93,16 +110,10 @@ class ApiService:
             started_s=clock.wall_s(),
         )
         metrics.add(StatusCollector(control))
-        self._bound = bound
         limits = _limits(config.api)
+        self._bound = bound
         self._inference = HttpServer(
-            application(
-                inference_routes(context, "inference") + reading_routes(context, "inference"),
-                OPENAI,
-            ),
-            limits,
-            clock,
-            _refuse(OPENAI),
+            _open_application(context, "inference"), limits, clock, _refuse(OPENAI)
         )
         self._control = HttpServer(
             application(
@@ -112,11 +123,19 @@ class ApiService:
             clock,
             _refuse(PROBLEM),
         )
+        self._tcp = HttpServer(
+            BearerGuard(_open_application(context, "tcp"), bound.token),
+            limits,
+            clock,
+            _refuse(OPENAI),
+        )
 
     async def start(self) -> None:
         """Serve from now on."""
         await self._inference.start([self._bound.inference])
         await self._control.start([self._bound.control])
+        if self._bound.tcp is not None:
+            await self._tcp.start([self._bound.tcp])
 
     async def stop(self, deadline_s: float) -> None:
         """Let answers end until the deadline, cut off the rest, remove our sockets.
@@ -126,8 +145,14 @@ class ApiService:
         Args:
             deadline_s: How long answers may go on.
         """
-        await self._inference.stop(deadline_s)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._inference.stop(deadline_s))
+            group.create_task(self._tcp.stop(deadline_s))
         await self._control.stop(_CONTROL_STOP_S)
+
+
+def _open_application(context: ApiContext, socket: str) -> Starlette:
+    return application(inference_routes(context, socket) + reading_routes(context, socket), OPENAI)
 
 
 def _limits(api: ApiConfig) -> Limits:

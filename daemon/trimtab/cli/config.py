@@ -11,7 +11,9 @@ import click
 from trimtab.cli.settings import json_option, loaded, print_json, styled
 from trimtab.config.fields import FieldSpec, fields
 from trimtab.config.load import Loaded
+from trimtab.config.reference import reference
 from trimtab.config.schema import Section
+from trimtab.policy.units import format_quantity
 
 
 @click.group()
@@ -54,6 +56,12 @@ def show(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"{text:<{width + 34}}  {styled(f'# {origin}', dim=True)}")
 
 
+@config.command("reference")
+def reference_command() -> None:
+    """Print the table of all keys in Markdown, as in docs/configuration.md."""
+    click.echo(reference())
+
+
 def _file(settings: Loaded) -> str | None:
     return str(settings.file) if settings.file else None
 
@@ -80,8 +88,8 @@ def _shown(field: FieldSpec, value: Any) -> str:
         return "(unset)"
     if field.path.endswith("_mode"):
         return f"{value:04o}"
-    if field.attribute.endswith("_s"):
-        return f"{value:g}s"
+    if field.unit:
+        return format_quantity(value, field.unit)
     if isinstance(value, list):
         return ", ".join(str(part) for part in value)
     return str(value)

@@ -10,7 +10,7 @@ from trimtab.cli.settings import loaded
 @click.command()
 @click.option("--model", metavar="ID", help="Model to serve. Default: the only one.")
 @click.option("--policy", metavar="NAME", help="Policy in force. Default: balanced.")
-@click.option("--threads", metavar="N", help="Engine threads. Default: the planner chooses.")
+@click.option("--threads", metavar="N", help="Engine threads. Default: all cores but one.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.option("--log-format", type=click.Choice(["auto", "json", "human"]))
 @click.pass_context

@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from trimtab.config.schema import Config, Section
+from trimtab.domain.readings import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class FieldSpec:
         is_path: A path, or several: ``~`` and relative paths are resolved.
         is_list: Several values, separated by colons in a variable.
         is_table: A table with names of the user's own; only the file can set it.
+        is_optional: It can be left unset.
+        unit: What it is written in; None for plain values.
     """
 
     path: str
@@ -35,6 +38,8 @@ class FieldSpec:
     is_path: bool
     is_list: bool
     is_table: bool
+    is_optional: bool = False
+    unit: Unit | None = None
 
     @property
     def variable(self) -> str:
@@ -75,7 +80,16 @@ def _spec(path: str, attribute: str, info: FieldInfo) -> FieldSpec:
         is_path=Path in kinds,
         is_list=tuple in kinds,
         is_table=dict in kinds,
+        is_optional=type(None) in kinds,
+        unit=_unit(attribute),
     )
+
+
+def _unit(attribute: str) -> Unit | None:
+    """By the suffix of the attribute's name, as everywhere in trimtab."""
+    if attribute.endswith("_s"):
+        return Unit.SECONDS
+    return Unit.BYTES if attribute.endswith("_bytes") else None
 
 
 def _kinds(annotation: Any) -> set[Any]:

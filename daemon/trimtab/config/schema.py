@@ -71,7 +71,7 @@ class EngineConfig(Section):
     """How workers run the engine."""
 
     threads: int | None = Field(
-        None, ge=1, le=256, description="Engine threads; unset: the planner chooses."
+        None, ge=1, le=256, description="Engine threads; unset: all cores but one, at most 4."
     )
     decoder: Literal["auto", "generator", "kv"] = Field(
         "auto", description="Which decoder: auto takes the one with its own KV cache if it can."
