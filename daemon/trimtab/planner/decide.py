@@ -153,7 +153,7 @@ def _place_idle_kv(state: State, policy: Policy, current: Assessed, at_s: float)
         wanted, direction, side = KvPlacement.MEMORY, Direction.UP, "well over"
     else:
         return None
-    if wanted not in policy.knobs.kv_placement:
+    if wanted not in combine(state.rules.verdicts, policy.knobs).knobs.kv_placement:
         return None
     trigger = Trigger("memory.available", available, limit.leave_bytes, text=text.format(side))
     return Move(replace(point, kv_placement=wanted), None, trigger, direction)
