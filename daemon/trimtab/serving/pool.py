@@ -323,8 +323,10 @@ class Pool:
         """True if the budget has room for so much more, once idle segments have made way."""
         if self._cap_bytes is None:
             return True
-        short = self._charged() + more_bytes - self._cap_bytes
-        return short <= 0 or self.release(short) >= short
+        most = self._cap_bytes - more_bytes
+        while self._charged() > most and (idle := self._oldest()) is not None:
+            self._evict(idle)
+        return self._charged() <= most
 
     def _charged(self) -> int:
         """What the ledger says: grants of streams, used or not, and what idle segments hold."""

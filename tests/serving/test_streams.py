@@ -1,0 +1,488 @@
+"""The owner of all streams: where each is, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stand_ins import FakeClock, FakeWorker, Observer
+
+from policies_for_tests import policy
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import EngineError, RequestError, ServingError, WorkerError
+from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share
+from trimtab.serving.carrier import Carrier
+from trimtab.serving.gateway import Gateway
+from trimtab.serving.pool import GRANT_TOKENS, Pool
+from trimtab.serving.requests import (
+    Delta,
+    Ended,
+    FinishReason,
+    GenerationRequest,
+    Priority,
+    StreamHandle,
+)
+from trimtab.serving.stream import StreamState
+from trimtab.serving.streams import LOSSES_MAX, Streams
+from trimtab.workers.protocol import (
+    Cancel,
+    Detach,
+    Detached,
+    Failed,
+    Finished,
+    Grant,
+    Grow,
+    Progress,
+    Start,
+    Tokens,
+)
+
+
+class Scene:
+    """Streams, a gateway and fake workers."""
+
+    def __init__(self, model: ModelSpec, policy_: Policy) -> None:
+        self.model = model
+        self.clock = FakeClock()
+        self.observer = Observer()
+        self.pool = Pool()
+        self.carrier = Carrier(self.pool, self.clock)
+        self.broken: list[str] = []
+        self.waits = 0
+        self.streams = Streams(
+            self.clock, self.observer, self.carrier, lambda _, reason: self.broken.append(reason)
+        )
+        self.gateway = Gateway(self.streams, self.carrier, self.clock, self._waits)
+        self.carrier.serve(model)
+        self.configure(policy_)
+
+    def configure(self, policy_: Policy) -> None:
+        self.streams.configure(policy_)
+        self.gateway.configure(model=self.model, policy=policy_, context=2048)
+
+    def worker(self, position: int = 0, decoder: str = "generator") -> Any:
+        return FakeWorker(self.model.variants[position], decoder)
+
+    def serving(self, position: int = 0, decoder: str = "generator") -> Any:
+        worker = self.worker(position, decoder)
+        self.streams.attach(worker)
+        return worker
+
+    async def ask(self, **changes: Any) -> StreamHandle:
+        request = GenerationRequest("tiny", text="x", max_tokens=100, user=1)
+        return await self.gateway.submit(replace(request, **changes))
+
+    def _waits(self) -> None:
+        self.waits += 1
+
+
+@pytest.fixture
+def scene(tiny: ModelSpec) -> Scene:
+    return Scene(tiny, policy())
+
+
+def with_admission(**changes: Any) -> Policy:
+    return policy(admission=replace(policy().admission, **changes))
+
+
+# ---------------------------------------------------------------- tokens
+
+
+async def test_tokens_are_joined_while_the_client_does_not_look(scene: Scene) -> None:
+    worker = scene.serving()
+    stream = await scene.ask()
+    for index, text in enumerate("abc"):
+        scene.streams.said(worker, Tokens(stream.id, index, [index], text))
+    scene.streams.said(worker, Finished(stream.id, "stop", "!"))
+    first, last = await stream.next(1), await stream.next(1)
+
+    assert first == Delta("abc!", (0, 1, 2))
+    assert isinstance(last, Ended)
+    assert last.reason is FinishReason.STOP
+    assert last.usage.completion_tokens == 3
+
+
+async def test_no_news_is_none(scene: Scene) -> None:
+    scene.serving()
+    stream = await scene.ask()
+
+    assert await stream.next(0.01) is None
+
+
+@pytest.mark.parametrize("second", [0, 2])
+async def test_a_worker_that_loses_or_doubles_a_token_is_reported(
+    scene: Scene, second: int
+) -> None:
+    worker = scene.serving()
+    stream = await scene.ask()
+    scene.streams.said(worker, Tokens(stream.id, 0, [5], "a"))
+    scene.streams.said(worker, Tokens(stream.id, second, [5], "a"))
+    delta = await stream.next(1)
+
+    assert len(scene.broken) == 1
+    assert delta == Delta("a", (5,))
+
+
+async def test_what_another_worker_says_late_is_ignored(scene: Scene) -> None:
+    old = scene.serving()
+    stream = await scene.ask()
+    scene.streams.lost(old)
+    new = scene.serving(1)
+    scene.streams.said(old, Tokens(stream.id, 0, [5], "old"))
+    scene.streams.said(new, Tokens(stream.id, 0, [6], "new"))
+
+    assert await stream.next(1) == Delta("new", (6,))
+
+
+async def test_an_engine_error_ends_its_stream_and_no_other(scene: Scene) -> None:
+    worker = scene.serving()
+    one, other = await scene.ask(), await scene.ask()
+    scene.streams.said(worker, Failed(one.id, "engine_failed", "NaN"))
+    scene.streams.said(worker, Tokens(other.id, 0, [5], "a"))
+    with pytest.raises(EngineError, match="NaN"):
+        await one.next(1)
+
+    assert await other.next(1) == Delta("a", (5,))
+
+
+# ---------------------------------------------------------------- queue
+
+
+async def test_only_so_many_run_at_once_and_the_rest_follow_in_order(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, with_admission(conversations=1))
+    worker = scene.serving()
+    streams = [await scene.ask() for _ in range(3)]
+    for stream in streams:
+        scene.streams.said(worker, Finished(stream.id, "stop"))
+
+    assert [start.stream for start in worker.of(Start)] == [one.id for one in streams]
+
+
+async def test_interactive_requests_go_before_background_ones(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, with_admission(conversations=1))
+    worker = scene.serving()
+    first = await scene.ask()
+    slow = await scene.ask(priority=Priority.BACKGROUND)
+    quick = await scene.ask()
+    scene.streams.said(worker, Finished(first.id, "stop"))
+    scene.streams.said(worker, Finished(quick.id, "stop"))
+
+    assert [start.stream for start in worker.of(Start)] == [first.id, quick.id, slow.id]
+
+
+async def test_a_full_queue_is_told_with_when_to_come_back(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, policy(admission=Admission(1, 20.0, 1, ())))
+    scene.serving()
+    await scene.ask()
+    await scene.ask()
+    with pytest.raises(ServingError) as told:
+        await scene.ask()
+
+    assert (told.value.status, told.value.code) == (429, "queue_full")
+    assert told.value.retry_after_s
+
+
+async def test_who_waits_too_long_is_told_so(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, with_admission(conversations=1, max_wait_s=5.0))
+    scene.serving()
+    await scene.ask()
+    waiting = await scene.ask()
+    scene.clock.now += 6
+    scene.streams.expire()
+    with pytest.raises(ServingError) as told:
+        await waiting.next(1)
+
+    assert told.value.code == "wait_exceeded"
+
+
+async def test_a_larger_policy_starts_what_waits(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, with_admission(conversations=1))
+    worker = scene.serving()
+    await scene.ask()
+    await scene.ask()
+    scene.configure(with_admission(conversations=2))
+
+    assert len(worker.of(Start)) == 2
+
+
+# ---------------------------------------------------------------- crossing
+
+
+async def test_a_stream_that_is_handed_back_starts_elsewhere_with_all_that_it_has(
+    scene: Scene,
+) -> None:
+    old = scene.serving()
+    stream = await scene.ask()
+    scene.streams.said(old, Tokens(stream.id, 0, [7, 8], "ab"))
+    new = scene.serving(1)
+    scene.streams.release(old)
+    scene.streams.said(old, Tokens(stream.id, 2, [9], "c"))
+    scene.streams.said(old, Detached(stream.id, 3))
+    start = new.of(Start)[0]
+
+    assert old.of(Detach) == [Detach(stream.id)]
+    assert start.prompt == [1, 2, 3]
+    assert start.generated == [7, 8, 9]
+    assert stream.disclosure.switches == 1
+
+
+async def test_a_stream_is_held_until_a_worker_comes(scene: Scene) -> None:
+    old = scene.serving()
+    stream = await scene.ask()
+    scene.streams.release(old)
+    scene.streams.said(old, Detached(stream.id, 0))
+    held = scene.streams.count(StreamState.HELD)
+    new = scene.serving(1)
+
+    assert held == 1
+    assert len(new.of(Start)) == 1
+    assert await scene.streams.released(old, 0.1)
+
+
+async def test_a_worker_that_hands_back_too_little_is_reported(scene: Scene) -> None:
+    old = scene.serving()
+    stream = await scene.ask()
+    scene.streams.said(old, Tokens(stream.id, 0, [7, 8], "ab"))
+    scene.streams.release(old)
+    scene.streams.said(old, Detached(stream.id, 1))
+
+    assert len(scene.broken) == 1
+
+
+async def test_a_request_that_every_worker_dies_of_is_given_up(scene: Scene) -> None:
+    stream = None
+    for _ in range(LOSSES_MAX + 1):
+        worker = scene.serving()
+        stream = stream or await scene.ask()
+        worker.alive = False
+        scene.streams.lost(worker)
+    assert stream is not None
+    with pytest.raises(EngineError) as told:
+        await stream.next(1)
+
+    assert told.value.code == "worker_failed"
+
+
+async def test_a_cancelled_stream_is_taken_from_its_worker(scene: Scene) -> None:
+    worker = scene.serving()
+    stream = await scene.ask()
+    stream.cancel()
+    stream.cancel()
+
+    assert worker.of(Cancel) == [Cancel(stream.id)]
+    assert not scene.streams.busy()
+    assert scene.observer.steps[-1] == ("ended", stream.id)
+
+
+async def test_a_shutdown_ends_each_stream_with_one_error(scene: Scene) -> None:
+    worker = scene.serving()
+    streams = [await scene.ask(), await scene.ask()]
+    scene.streams.fail_all(lambda: ServingError("down", code="shutting_down"))
+    for stream in streams:
+        with pytest.raises(ServingError):
+            await stream.next(1)
+
+    assert len(worker.of(Cancel)) == 2
+
+
+# ---------------------------------------------------------------- KV
+
+
+def carrying(**kv: Any) -> Policy:
+    return policy(
+        handover=Handover(Carry.KV, Carry.REPLAY, 60.0),
+        kv=replace(KvPolicy(None, 0, 0, Share.USER), **kv),
+    )
+
+
+async def test_a_stream_goes_down_with_its_kv_and_up_without(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    best = scene.serving(0, "kv")
+    stream = await scene.ask()
+    scene.streams.said(best, Progress(stream.id, 3, 3))
+    scene.streams.said(best, Tokens(stream.id, 0, [7], "a"))
+    scene.streams.said(best, Tokens(stream.id, 1, [8], "b"))
+    least = scene.serving(2, "kv")
+    scene.streams.release(best)
+    scene.streams.said(best, Detached(stream.id, 2))
+    again = scene.serving(0, "kv")
+    scene.streams.release(least)
+    scene.streams.said(least, Detached(stream.id, 2))
+
+    assert best.of(Start)[0].valid == 0
+    assert least.of(Start)[0].valid == 4
+    assert again.of(Start)[0].valid == 0
+    assert len(least.descriptors) == 1
+
+
+async def test_a_worker_without_own_kv_gets_the_tokens_alone(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    best = scene.serving(0, "kv")
+    stream = await scene.ask()
+    scene.streams.said(best, Tokens(stream.id, 0, [7], "a"))
+    plain = scene.serving(1, "generator")
+    scene.streams.release(best)
+    scene.streams.said(best, Detached(stream.id, 1))
+
+    assert not plain.of(Start)[0].segment
+    assert plain.of(Start)[0].generated == [7]
+    assert scene.pool.ledger().leased == 0
+
+
+async def test_a_variant_with_another_kv_shape_computes_it_again(tiny: ModelSpec) -> None:
+    other = replace(
+        tiny,
+        variants=(tiny.variants[0], replace(tiny.variants[1], fingerprint="another")),
+    )
+    scene = Scene(other, carrying())
+    best = scene.serving(0, "kv")
+    stream = await scene.ask()
+    scene.streams.said(best, Tokens(stream.id, 0, [7], "a"))
+    least = scene.serving(1, "kv")
+    scene.streams.release(best)
+    scene.streams.said(best, Detached(stream.id, 1))
+
+    assert least.of(Start)[0].valid == 0
+    assert least.of(Start)[0].segment
+
+
+async def test_room_is_granted_before_it_is_used(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    stream = await scene.ask()
+    scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+
+    assert worker.of(Start)[0].granted == GRANT_TOKENS
+    assert worker.of(Grant) == [Grant(stream.id, 2 * GRANT_TOKENS)]
+
+
+async def test_who_wants_room_gets_it_when_another_ends(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    one, other = await scene.ask(), await scene.ask()
+    scene.streams.said(worker, Grow(one.id, GRANT_TOKENS + 10))
+    refused = worker.of(Grant)
+    scene.streams.said(worker, Finished(other.id, "stop"))
+    scene.streams.expire()
+
+    assert refused == []
+    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+
+
+async def test_when_all_are_starved_the_youngest_gives_way(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    one, other = await scene.ask(), await scene.ask()
+    for stream in (one, other):
+        scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, 400))
+        scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+    scene.streams.expire()
+    scene.streams.said(worker, Finished(other.id, "cancelled"))
+    scene.streams.expire()
+    with pytest.raises(ServingError) as told:
+        await other.next(1)
+
+    assert told.value.code == "kv_pool_full"
+    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+
+
+async def test_kv_of_a_cancelled_stream_is_nobodys_until_its_worker_has_let_go(
+    tiny: ModelSpec,
+) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 50)), list(range(1, 50)), list(range(1, 50))]
+    stream = await scene.ask()
+    scene.streams.said(worker, Progress(stream.id, 49, 49))
+    stream.cancel()
+    early = await scene.ask()
+    scene.streams.said(worker, Finished(stream.id, "cancelled"))
+    late = await scene.ask()
+    starts = {start.stream: start.valid for start in worker.of(Start)}
+
+    assert starts[early.id] == 0
+    assert starts[late.id] == 48
+
+
+# ---------------------------------------------------------------- gateway
+
+
+async def test_an_unknown_model_is_not_found_and_the_right_one_is_named(scene: Scene) -> None:
+    scene.serving()
+    with pytest.raises(RequestError) as told:
+        await scene.ask(model="gpt-9")
+
+    assert (told.value.status, told.value.code) == (404, "model_not_found")
+    assert "tiny" in told.value.message
+
+
+async def test_a_prompt_over_the_context_is_refused_with_the_effective_context(
+    scene: Scene,
+) -> None:
+    worker = scene.serving()
+    worker.renders = [[1] * 2048]
+    with pytest.raises(RequestError) as told:
+        await scene.ask()
+
+    assert told.value.code == "context_length_exceeded"
+    assert "2048" in told.value.message
+
+
+async def test_an_answer_is_clipped_to_what_the_context_leaves(scene: Scene) -> None:
+    worker = scene.serving()
+    worker.renders = [[1] * 2000, [1] * 2000]
+    await scene.ask(max_tokens=500)
+    await scene.ask(max_tokens=None)
+
+    assert [start.max_tokens for start in worker.of(Start)] == [48, 48]
+
+
+async def test_without_a_model_the_way_to_one_is_told(scene: Scene) -> None:
+    scene.gateway.configure(model=None, policy=policy(), context=0)
+    with pytest.raises(ServingError) as told:
+        await scene.ask()
+
+    assert told.value.code == "no_model"
+    assert "models build" in told.value.hint
+
+
+async def test_a_request_wakes_a_parked_daemon_and_is_told_why_if_nothing_fits(
+    tiny: ModelSpec,
+) -> None:
+    scene = Scene(tiny, with_admission(max_wait_s=0.05))
+    scene.gateway.why_not_loaded = "no variant fits"
+    with pytest.raises(ServingError) as told:
+        await scene.ask()
+
+    assert scene.waits == 1
+    assert told.value.code == "parked"
+    assert "no variant fits" in told.value.message
+    assert told.value.retry_after_s
+
+
+async def test_a_drained_daemon_admits_nothing(scene: Scene) -> None:
+    scene.serving()
+    scene.gateway.drain()
+    with pytest.raises(ServingError) as told:
+        await scene.ask()
+
+    assert told.value.code == "draining"
+
+
+async def test_a_prompt_whose_tokenizing_loses_its_worker_is_tried_again(scene: Scene) -> None:
+    worker = scene.serving()
+    worker.renders = [WorkerError("gone"), [1, 2]]
+    await scene.ask()
+
+    assert worker.of(Start)[0].prompt == [1, 2]
+
+
+async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> None:
+    worker = scene.serving()
+    worker.renders = [WorkerError("gone")] * 5
+    with pytest.raises(ServingError) as told:
+        await scene.ask()
+
+    assert told.value.code == "worker_failed"
+    assert scene.gateway.rendering == 0
