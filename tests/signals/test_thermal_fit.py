@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trimtab.domain.readings import Quality, Reading
 from trimtab.signals.derived import DerivedSignals
-from trimtab.signals.thermal import fit
+from trimtab.signals.thermal import fit, since_turn
 
 
 def heating(
@@ -63,6 +63,36 @@ def test_a_board_that_is_past_it_has_no_time_left() -> None:
 
     assert model is not None
     assert model.time_to(50.0) == 0.0
+
+
+def steps(*legs: tuple[float, int]) -> list[tuple[float, float]]:
+    """Temperatures that stay for so many seconds each."""
+    values = [celsius for celsius, seconds in legs for _ in range(seconds)]
+    return [(float(at_s), value) for at_s, value in enumerate(values)]
+
+
+def test_a_board_that_has_just_cooled_is_not_taken_for_one_that_heats_up() -> None:
+    # as a real ACPI zone was set in a virtual machine: 45, 60, 88, then 70 degrees
+    samples = steps((45.0, 5), (60.0, 4), (88.0, 6))
+    for seconds in range(1, 12):
+        model = fit([*samples, *((15.0 + s, 70.0) for s in range(seconds))])
+        assert model is None or model.time_to(105.0) is None
+
+
+@pytest.mark.parametrize(
+    ("legs", "first"),
+    [
+        (((50.0, 5), (60.0, 5), (70.0, 5)), 50.0),
+        (((50.0, 5), (80.0, 5), (70.0, 5)), 80.0),
+        (((80.0, 5), (50.0, 5), (52.0, 5), (54.0, 5)), 50.0),
+        (((80.0, 5), (50.0, 5), (51.0, 5), (49.0, 5)), 80.0),
+        (((50.0, 5), (51.0, 5), (49.5, 5)), 50.0),
+    ],
+)
+def test_only_what_follows_the_last_turn_counts(
+    legs: tuple[tuple[float, int], ...], first: float
+) -> None:
+    assert since_turn(steps(*legs))[0][1] == first
 
 
 def test_a_few_samples_say_nothing() -> None:

@@ -3,7 +3,8 @@
 A board under constant load follows dT/dt = (T∞ − T)/τ: it approaches a final temperature. A
 straight line would announce a trip point that is never reached, so T∞ and τ are fitted to the
 slopes seen: over the window, slope against temperature is a line with gradient −1/τ that crosses
-zero at T∞. Where the samples don't show a bend, the straight line is taken.
+zero at T∞. Where the samples don't show a bend, the straight line is taken. Only what follows the
+last turn (from falling to rising, or back) is looked at: before it, the load was another one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from trimtab.signals.estimators import Window
 _SPAN_S: Final = 120.0
 _LEAST_S: Final = 15.0
 _BLOCKS: Final = 6
+_TURN_CELSIUS: Final = 3.0
 _LEAST_SLOPE: Final = 0.01  # °C/s; below it the board has settled
 _LONGEST_S: Final = 86400.0
 
@@ -66,6 +68,7 @@ def fit(samples: Sequence[tuple[float, float]]) -> ThermalFit | None:
     Returns:
         The fit, or None if they span too little time.
     """
+    samples = since_turn(samples)
     if len(samples) < 2 * _BLOCKS or samples[-1][0] - samples[0][0] < _LEAST_S:
         return None
     blocks = _means(samples)
@@ -79,11 +82,38 @@ def fit(samples: Sequence[tuple[float, float]]) -> ThermalFit | None:
     gradient, offset = _line(middles, [slope for _, slope in slopes])
     ahead_s = samples[-1][0] - end_s
     recent = slopes[-1][1]
-    if gradient is None or offset is None or gradient >= -1 / (20 * _SPAN_S):
+    settled = recent < _LEAST_SLOPE
+    if settled or gradient is None or offset is None or gradient >= -1 / (20 * _SPAN_S):
         return ThermalFit(last + recent * ahead_s, recent, None, None)
     tau_s, final = -1 / gradient, -offset / gradient
     now = final + (last - final) * math.exp(-ahead_s / tau_s)
     return ThermalFit(now, (final - now) / tau_s, final, tau_s)
+
+
+def since_turn(samples: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """The samples from the last turn on, where the temperature then moved by 3 degrees or more.
+
+    Args:
+        samples: (time, temperature) in order of time.
+    """
+    start = extreme = 0
+    rising: bool | None = None  # unknown until the first move
+    lowest = highest = 0
+    for at, (_, celsius) in enumerate(samples):
+        if rising is None:
+            lowest = at if celsius <= samples[lowest][1] else lowest
+            highest = at if celsius >= samples[highest][1] else highest
+            if samples[highest][1] - samples[lowest][1] >= _TURN_CELSIUS:
+                rising = highest > lowest
+                start, extreme = min(lowest, highest), at
+            continue
+        beyond = celsius - samples[extreme][1] if rising else samples[extreme][1] - celsius
+        if beyond >= 0:
+            extreme = at
+        elif beyond <= -_TURN_CELSIUS:
+            rising = not rising
+            start, extreme = extreme, at
+    return samples[start:]
 
 
 def _means(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
