@@ -24,6 +24,7 @@ from trimtab.worker.variant import VariantFacts
 from trimtab.worker.weave import Weave
 
 _MOST_ROWS: Final = 16
+_MOST_WEAVES: Final = 4  # a pause and a resume find the batch as it was
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -133,10 +134,7 @@ class KvDecoder:
     def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
         """Append one token to each cache; those of one capacity in one run."""
         answers: dict[int, Logits | EngineError] = {}
-        groups = self._groups(batch)
-        current = {tuple(batch[row][0] for row in rows) for rows in groups}
-        self._unweave(lambda caches: caches not in current)
-        for rows in groups:
+        for rows in self._groups(batch):
             answers |= self._step_group(batch, rows)
         return [answers[row] for row in range(len(batch))]
 
@@ -150,7 +148,8 @@ class KvDecoder:
     def close(self, cache: Cache) -> None:
         """Unmap the segment."""
         if isinstance(cache, KvCache):
-            self._unweave(lambda caches: cache in caches)
+            for caches in [caches for caches in self._weaves if cache in caches]:
+                self._weaves.pop(caches).close()
             self._caches.discard(cache)
             cache.close()
 
@@ -221,9 +220,10 @@ class KvDecoder:
         for cache in caches:
             if cache.length >= cache.capacity:
                 raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
-        weave = self._weaves.get(caches)
-        if weave is None:
-            weave = self._weaves[caches] = Weave(self._graph, caches)
+        weave = self._weaves.pop(caches, None) or Weave(self._graph, caches)
+        self._weaves[caches] = weave  # the last one is the one that was used last
+        if len(self._weaves) > _MOST_WEAVES:
+            self._weaves.pop(next(iter(self._weaves))).close()
         logits = np.empty((len(rows), 1, self._vocabulary), np.float32)
         weave.step([batch[row][1] for row in rows], logits)
         return {row: logits[at, 0] for at, row in enumerate(rows)}
@@ -234,10 +234,6 @@ class KvDecoder:
         except EngineError as error:
             return error
         return np.array(logits[0])
-
-    def _unweave(self, unwanted: Callable[[tuple[KvCache, ...]], bool]) -> None:
-        for caches in [caches for caches in self._weaves if unwanted(caches)]:
-            self._weaves.pop(caches).close()
 
 
 _FIRST_ROW: Final = np.zeros(1, np.int64)
