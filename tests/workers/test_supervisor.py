@@ -19,7 +19,7 @@ from trimtab.runtime.clock import SystemClock
 from trimtab.workers import supervisor as supervisor_module
 from trimtab.workers.process import describe_exit
 from trimtab.workers.protocol import FromWorker, Start, Tokens
-from trimtab.workers.supervisor import Supervisor, load_timeout_s
+from trimtab.workers.supervisor import Supervisor, load_timeout_s, wedged_after_s
 from trimtab.workers.worker import Launch, Worker, WorkerState
 
 FAULTY = Path(__file__).parent / "faulty_worker.py"
@@ -169,7 +169,7 @@ async def test_a_worker_that_shows_no_sign_of_life_while_it_has_work_is_shot(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor, told, worker = await ready("wedged", launch)
-    monkeypatch.setattr(supervisor_module, "WEDGED_AFTER_S", 0.2)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
     await asyncio.sleep(0.3)
     supervisor.shoot_wedged(lambda _: False)
     idle = worker.alive
@@ -223,6 +223,15 @@ def test_a_load_that_was_never_measured_may_take_as_long_as_a_slow_disk(tiny: Mo
     launch = Launch(variant(tiny, 5000 * MIB), 1, 2048)
 
     assert load_timeout_s(launch, None) == 1000.0
+
+
+def test_a_slow_board_may_be_silent_for_longer(tiny: ModelSpec) -> None:
+    quick = replace(tiny.variants[0], prefill_tps=400.0)
+    slow = replace(tiny.variants[0], prefill_tps=2.0)
+
+    assert wedged_after_s(quick) == 30.0
+    assert wedged_after_s(slow) == 128.0
+    assert wedged_after_s(tiny.variants[0]) == 120.0
 
 
 def test_an_exit_status_is_told_in_words() -> None:

@@ -270,7 +270,9 @@ class Daemon:
             self.gateway.why_not_loaded = "no variant fits in memory as the policy wants it"
 
     def _has_work(self, worker: Worker) -> bool:
-        return any(not stream.detaching for stream in self.streams.on(worker))
+        return any(
+            not stream.detaching and not stream.starved for stream in self.streams.on(worker)
+        )
 
     def _lost(self, worker: Worker, reason: str) -> None:
         name = worker.variant.name

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from trimtab.domain.clock import Clock
+from trimtab.domain.models import VariantSpec
 from trimtab.workers.process import worker_argv
 from trimtab.workers.protocol import FromWorker
 from trimtab.workers.worker import Launch, Worker, WorkerState
@@ -18,6 +19,9 @@ SLOWEST_DISK_BYTES_S: Final = 5 * 1024 * 1024
 """A worn SD card under load: what a load that was never measured may take at least."""
 
 WEDGED_AFTER_S: Final = 30.0
+WEDGED_UNMEASURED_S: Final = 120.0
+WEDGED_FACTOR: Final = 4.0
+PIECE_TOKENS: Final = 64
 
 
 def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
@@ -25,6 +29,17 @@ def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
     if measured_s is not None:
         return max(LOAD_TIMEOUT_MIN_S, LOAD_TIMEOUT_FACTOR * measured_s)
     return max(LOAD_TIMEOUT_MIN_S, launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S)
+
+
+def wedged_after_s(variant: VariantSpec) -> float:
+    """How long a worker with work may be silent.
+
+    The longest silence of a healthy worker is one piece of a prompt: a big model on a small board
+    takes half a minute for it.
+    """
+    if not variant.prefill_tps:
+        return WEDGED_UNMEASURED_S
+    return max(WEDGED_AFTER_S, WEDGED_FACTOR * PIECE_TOKENS / variant.prefill_tps)
 
 
 class Supervisor:
@@ -97,7 +112,7 @@ class Supervisor:
         for worker in self.workers:
             silent_s = now - worker.heard_s
             alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
-            if alive and silent_s > WEDGED_AFTER_S and has_work(worker):
+            if alive and silent_s > wedged_after_s(worker.variant) and has_work(worker):
                 worker.shoot(f"no sign of life for {silent_s:.0f} s")
 
     # ------------------------------------------------------------ WorkerListener
