@@ -16,7 +16,7 @@ from trimtab.demo.stage import Phase, Stage, Timeline, rank
 
 STEP_BYTES: Final = 16 * MIB
 STEP_S: Final = 0.2
-MARGIN_BYTES: Final = 512 * MIB
+MARGIN_BYTES: Final = 2048 * MIB
 """How much more than planned may be taken if somebody else gives memory back meanwhile."""
 
 POLL_S: Final = 0.1
@@ -81,11 +81,12 @@ class Director:
             held = f"{squeeze.held_bytes // MIB} MiB"
             stage.line = f"Another process takes memory: it holds {held} now."
             await asyncio.sleep(STEP_S)
-        stage.line = f"The squeeze stops at {squeeze.held_bytes // MIB} MiB: the model gives way."
-        stepped = await self._until(lambda: stage.downs() >= times, HANDOVER_S)
-        if not stepped:
-            stage.line = "The model did not give way."
-        return stepped
+        held = f"{squeeze.held_bytes // MIB} MiB"
+        if not self._going_down(times):
+            stage.line = f"The squeeze stops at {held}: the model has not given way."
+            return False
+        stage.line = f"The squeeze stops at {held}: the model gives way."
+        return await self._until(lambda: stage.downs() >= times, HANDOVER_S)
 
     async def _press_on(self, planned_bytes: int) -> None:
         """A second step down, if there is anything to step down to; then a look at it."""

@@ -1,0 +1,148 @@
+"""`trimtab bench`: real daemons in their quick form, and the arithmetic around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.bench.footprint import look
+from trimtab.bench.machine import machine, parse_fields, versions
+from trimtab.bench.overhead import split_cores
+from trimtab.bench.paired import in_turn, middle, spread
+from trimtab.bench.registry import BENCHMARKS, Target
+from trimtab.errors import WorkerError
+
+TESTS = Path(__file__).parent.parent
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")}
+    return subprocess.run(
+        [sys.executable, "-m", "trimtab", "bench", *arguments],
+        env=own | {"TRIMTAB_MODELS": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+
+
+def quick(name: str) -> dict[str, Any]:
+    done = command(name, "--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert {"machine", "versions", "runs"} <= set(result)
+    return result
+
+
+def test_overhead_has_its_fields_and_figures_above_nought() -> None:
+    result = quick("overhead")
+
+    assert result["tps_ratio_int4"] > 0
+    assert result["tps_ratio_int8"] > 0
+    assert isinstance(result["ttft_added_ms_p50"], float)
+    assert result["by_variant"]["int4"]["tps_bare"] > result["by_variant"]["int4"]["tps_served"] > 0
+    assert result["runs"]["pairs"] == 1
+
+
+def test_footprint_has_its_fields_and_a_plausible_process() -> None:
+    result = quick("footprint")
+
+    assert 20 < result["rss_mb"] < 200
+    assert 0 <= result["idle_cpu_percent"] < 100
+    assert 0 < result["wakeups_per_s"] < 1000
+
+
+def test_all_benchmarks_are_listed_with_what_they_measure() -> None:
+    listed = command().stdout
+
+    assert all(f"{name} " in listed for name in BENCHMARKS)
+
+
+def test_an_unknown_benchmark_is_answered_with_those_there_are() -> None:
+    done = command("speed")
+
+    assert done.returncode == 2
+    assert "there is no benchmark speed" in done.stderr
+    assert "overhead" in done.stderr
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_can_be_loaded_and_has_targets(name: str) -> None:
+    assert callable(BENCHMARKS[name].load())
+    assert BENCHMARKS[name].targets
+
+
+async def test_pairs_run_in_turn_so_that_neither_is_always_first() -> None:
+    order: list[str] = []
+
+    async def run(name: str) -> str:
+        order.append(name)
+        return name
+
+    measured = await in_turn(lambda _: run("a"), lambda _: run("b"), 3)
+
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert measured == [("a", "b")] * 3
+
+
+def test_a_median_comes_with_its_spread() -> None:
+    assert middle([3.0, 1.0, 2.00004]) == 2.0
+    assert spread([3.0, 1.0, 2.0]) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "reached"),
+    [
+        (Target("x", at_least=0.97), 0.97, True),
+        (Target("x", at_least=0.97), 0.96, False),
+        (Target("x", at_most=5), 5.1, False),
+        (Target("x", at_least=0.95, at_most=1.05), 1.0, True),
+        (Target("x", at_least=1), True, True),
+        (Target("x", at_most=5), None, None),
+    ],
+)
+def test_a_target_says_whether_it_is_reached(
+    target: Target, value: object, reached: bool | None
+) -> None:
+    assert target.reached({"x": value}) is reached
+
+
+def test_the_engine_gets_a_core_of_its_own_where_there_are_two() -> None:
+    assert split_cores({2, 5, 7}) == (frozenset({2}), frozenset({5, 7}))
+    assert split_cores({0}) == (frozenset(), frozenset())
+
+
+def test_a_look_at_this_process_sees_it_work() -> None:
+    before = look(os.getpid())
+    sum(range(2_000_000))
+    after = look(os.getpid())
+
+    assert after.cpu_s > before.cpu_s
+    assert after.rss_bytes > 10 * 2**20
+
+
+def test_a_look_at_a_process_that_is_gone_says_so() -> None:
+    with pytest.raises(WorkerError, match="is gone"):
+        look(2**22 + 1)
+
+
+def test_a_figure_comes_with_its_machine_and_versions() -> None:
+    facts = machine()
+
+    assert facts["cores"] >= 1
+    assert facts["memory_mib"] > 100
+    assert facts["cpu"]
+    assert {"trimtab", "python", "onnxruntime"} <= set(versions())
+
+
+def test_fields_of_proc_are_read_as_they_stand_first() -> None:
+    text = "model name\t: A\nMemTotal:  12 kB\nmodel name\t: B\n\nno colon\n"
+
+    assert parse_fields(text) == {"model name": "A", "MemTotal": "12 kB"}
