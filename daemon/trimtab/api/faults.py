@@ -54,6 +54,19 @@ class OpenAIShape:
         return {"error": error}
 
 
+class OllamaShape:
+    """What Ollama's clients read."""
+
+    content_type = JSON_TYPE
+
+    def body(
+        self, status: int, code: str, message: str, *, param: str = "", hint: str = ""
+    ) -> dict[str, Any]:
+        """``{"error": "…"}``, with the code and the field beside it."""
+        body = {"error": f"{message} ({hint})" if hint else message, "code": code}
+        return body | ({"param": param} if param else {})
+
+
 class ProblemShape:
     """RFC 9457, with a stable code and the way out."""
 
@@ -74,6 +87,7 @@ class ProblemShape:
 
 
 OPENAI: Final = OpenAIShape()
+OLLAMA: Final = OllamaShape()
 PROBLEM: Final = ProblemShape()
 
 

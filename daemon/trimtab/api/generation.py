@@ -1,267 +1,79 @@
-"""The two routes that generate text: take a request, follow its stream, send what comes."""
+"""The routes that generate text: a wish is read from a body, and its stream is followed."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
 
-from trimtab.api.answers import (
-    ENCODE,
-    KEEP_ALIVE,
-    AnswerShape,
-    ChatAnswer,
-    CompletionAnswer,
-    Heading,
-    disclosure_headers,
-    event,
-)
+from trimtab.api.answers import AnswerShape, Heading
 from trimtab.api.bodies import decode, read_body
 from trimtab.api.context import ApiContext, connection_of, peer_of
 from trimtab.api.endpoint import Answer
-from trimtab.api.faults import OPENAI, fault_body
-from trimtab.api.openai_bodies import ChatBody, CompletionBody, Wish, chat_wish, completion_wish
-from trimtab.errors import ServingError, TrimtabError
-from trimtab.serving.requests import Delta, Ended, FinishReason, Priority, StreamHandle
-from trimtab.telemetry.metrics import RequestFigures
-from trimtab.workers.protocol import Logprob
+from trimtab.api.followed import Followed, TokenStream, whole_answer
+from trimtab.api.wish import Wish
+from trimtab.serving.requests import Priority
 
-Event: TypeAlias = Delta | Ended | None
+B = TypeVar("B")
 
 
-class Generation:
-    """Chat and completion.
+@dataclass(frozen=True, slots=True)
+class Dialect(Generic[B]):
+    """One route's way of asking and answering.
+
+    Attributes:
+        body: What is sent.
+        wish: What a body asks for, given the peer's user id and usual priority.
+        answer: Makes the shape of one answer.
+    """
+
+    body: type[B]
+    wish: Callable[[B, int | None, Priority], Wish]
+    answer: Callable[[Heading], AnswerShape]
+
+
+class Generation(Generic[B]):
+    """A route that generates text, as a handler.
 
     Args:
         context: The daemon.
+        dialect: How it is asked and answered.
     """
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, dialect: Dialect[B]) -> None:
         self._context = context
+        self._dialect = dialect
 
-    async def chat(self, request: Request) -> Answer:
-        """``POST /v1/chat/completions``."""
-        arrived_s = self._context.clock.monotonic_s()
-        body = decode(await read_body(request, self._context.limits.max_body_bytes), ChatBody)
-        wish = chat_wish(body, *self._sender(request))
-        return await self._follow(request, wish, ChatAnswer, arrived_s)
+    async def __call__(self, request: Request) -> Answer:
+        """Answer one request.
 
-    async def completion(self, request: Request) -> Answer:
-        """``POST /v1/completions``."""
-        arrived_s = self._context.clock.monotonic_s()
-        body = decode(await read_body(request, self._context.limits.max_body_bytes), CompletionBody)
-        wish = completion_wish(body, *self._sender(request))
-        return await self._follow(request, wish, CompletionAnswer, arrived_s)
+        Raises:
+            TrimtabError: It is refused.
+        """
+        context = self._context
+        arrived_s = context.clock.monotonic_s()
+        content = await read_body(request, context.limits.max_body_bytes)
+        body = decode(content, self._dialect.body)
+        wish = self._dialect.wish(body, *self._sender(request))
+        heading = Heading(
+            id=secrets.token_hex(12),
+            created_s=context.clock.wall_s(),
+            model=wish.model,
+            include_usage=wish.include_usage,
+        )
+        answer = self._dialect.answer(heading)
+        connection = connection_of(request)
+        followed = Followed(context, answer.operation, arrived_s, lambda: connection.lost)
+        await followed.begin(wish.request)
+        if wish.stream:
+            return TokenStream(followed, answer, await followed.next())
+        return await whole_answer(followed, answer)
 
     def _sender(self, request: Request) -> tuple[int | None, Priority]:
         peer = peer_of(request)
         if peer is None:
             return None, Priority.INTERACTIVE
         return peer.uid, self._context.priorities.get(peer.uid, Priority.INTERACTIVE)
-
-    async def _follow(
-        self,
-        request: Request,
-        wish: Wish,
-        shape: Callable[[Heading, bool], AnswerShape],
-        arrived_s: float,
-    ) -> Answer:
-        heading = Heading(
-            secrets.token_hex(12), int(self._context.clock.wall_s()), wish.request.model
-        )
-        answer = shape(heading, wish.include_usage)
-        connection = connection_of(request)
-        followed = Followed(self._context, answer.operation, arrived_s, lambda: connection.lost)
-        await followed.begin(wish)
-        if wish.stream:
-            first = await followed.next()
-            return TokenStream(followed, answer, first, wish.include_usage)
-        return await _whole(followed, answer)
-
-
-class Followed:
-    """A stream, its times and its count in the metrics; it ends with exactly one count.
-
-    Args:
-        context: The daemon.
-        operation: For the metrics.
-        arrived_s: When the request was received.
-        gone: Whether the client has left.
-    """
-
-    def __init__(
-        self,
-        context: ApiContext,
-        operation: str,
-        arrived_s: float,
-        gone: Callable[[], bool],
-    ) -> None:
-        self._context = context
-        self._gone = gone
-        self._operation = operation
-        self._arrived_s = arrived_s
-        self._first_s: float | None = None
-        self._handle: StreamHandle | None = None
-        self._counted = False
-
-    @property
-    def handle(self) -> StreamHandle:
-        """The stream, once it has begun."""
-        if self._handle is None:
-            raise ServingError("the stream hasn't begun", code="not_begun")
-        return self._handle
-
-    async def begin(self, wish: Wish) -> None:
-        """Hand the request over.
-
-        Raises:
-            TrimtabError: It was refused.
-        """
-        try:
-            self._handle = await self._context.inference.submit(wish.request)
-        except BaseException as error:
-            self._count(_outcome(error))
-            raise
-
-    async def next(self) -> Event:
-        """What came next; None if it is time for a sign of life.
-
-        Raises:
-            TrimtabError: The stream can't go on.
-        """
-        handle = self.handle
-        try:
-            if self._gone():
-                raise ClientDisconnect
-            came = await handle.next(self._context.limits.keep_alive_s)
-        except BaseException as error:
-            handle.cancel()
-            self._count(_outcome(error))
-            raise
-        if isinstance(came, Delta):
-            if self._first_s is None:
-                self._first_s = self._context.clock.monotonic_s()
-        elif isinstance(came, Ended):
-            self._count(came.reason, came)
-            if came.reason is FinishReason.CANCELLED:
-                raise ServingError("the stream was cancelled", code="cancelled")
-        return came
-
-    def abandon(self) -> None:
-        """Nobody listens any more; harmless after the end."""
-        if self._handle is not None and not self._counted:
-            self._handle.cancel()
-        self._count(FinishReason.CANCELLED)
-
-    def _count(self, outcome: str, ended: Ended | None = None) -> None:
-        if self._counted:
-            return
-        self._counted = True
-        first_s = self._first_s
-        self._context.metrics.request_ended(
-            RequestFigures(
-                operation=self._operation,
-                outcome=outcome,
-                variant=self._handle.disclosure.variant if self._handle else "",
-                duration_s=self._context.clock.monotonic_s() - self._arrived_s,
-                ttft_s=None if first_s is None else first_s - self._arrived_s,
-                prompt_tokens=ended.usage.prompt_tokens if ended else 0,
-                completion_tokens=ended.usage.completion_tokens if ended else 0,
-            )
-        )
-
-
-class TokenStream:
-    """A streamed answer: events while the text comes, and exactly one that ends it.
-
-    Args:
-        followed: The stream.
-        answer: How its events look.
-        first: What came first, so that a refusal could still have its own HTTP status.
-        include_usage: With token counts before the end.
-    """
-
-    status_code = 200
-
-    def __init__(
-        self, followed: Followed, answer: AnswerShape, first: Event, include_usage: bool
-    ) -> None:
-        self._followed = followed
-        self._answer = answer
-        self._first = first
-        self._include_usage = include_usage
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        headers = {
-            "content-type": "text/event-stream; charset=utf-8",
-            "cache-control": "no-store",
-            **disclosure_headers(self._followed.handle.disclosure),
-        }
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
-            await self._events(send)
-        finally:
-            self._followed.abandon()
-
-    async def _events(self, send: Send) -> None:
-        came, opening = self._first, self._answer.opening()
-        while True:
-            body = opening + self._body(came)
-            opening = b""
-            if isinstance(came, Ended):
-                await _send(send, body, last=True)
-                return
-            if body:
-                await _send(send, body)
-            try:
-                came = await self._followed.next()
-            except TrimtabError as error:
-                await _send(send, event(ENCODE(fault_body(OPENAI, error))), last=True)
-                return
-
-    def _body(self, came: Event) -> bytes:
-        match came:
-            case Delta():
-                return self._answer.piece(came.text, came.logprobs)
-            case Ended():
-                disclosure = self._followed.handle.disclosure
-                return self._answer.closing(came, disclosure, self._include_usage)
-            case None:
-                return KEEP_ALIVE
-
-
-async def _whole(followed: Followed, answer: AnswerShape) -> Answer:
-    """Wait for the end and answer in one."""
-    texts: list[str] = []
-    logprobs: list[Logprob] = []
-    try:
-        while True:
-            came = await followed.next()
-            if isinstance(came, Delta):
-                texts.append(came.text)
-                logprobs += came.logprobs
-            elif isinstance(came, Ended):
-                disclosure = followed.handle.disclosure
-                body = answer.whole("".join(texts), logprobs, came, disclosure)
-                return Response(
-                    body, media_type="application/json", headers=disclosure_headers(disclosure)
-                )
-    finally:
-        followed.abandon()
-
-
-async def _send(send: Send, body: bytes, *, last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-
-
-def _outcome(error: BaseException) -> str:
-    return error.code if isinstance(error, TrimtabError) else str(FinishReason.CANCELLED)

@@ -10,14 +10,17 @@ from starlette.routing import BaseRoute, Route
 from trimtab.api.context import ApiContext
 from trimtab.api.endpoint import Answer, Endpoint, Handler
 from trimtab.api.faults import OPENAI
-from trimtab.api.generation import Generation
+from trimtab.api.generation import Dialect, Generation
+from trimtab.api.openai_answers import ChatAnswer, CompletionAnswer
+from trimtab.api.openai_bodies import ChatBody, CompletionBody, chat_wish, completion_wish
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import RequestError
 
 
 def inference_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
     """``/v1/…``, for one socket."""
-    generation = Generation(context)
+    chat = Generation(context, Dialect(ChatBody, chat_wish, ChatAnswer))
+    completion = Generation(context, Dialect(CompletionBody, completion_wish, CompletionAnswer))
     models = Models(context)
 
     def route(path: str, handler: Handler, method: str) -> BaseRoute:
@@ -25,8 +28,8 @@ def inference_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         return Route(path, endpoint, methods=[method])
 
     return [
-        route("/v1/chat/completions", generation.chat, "POST"),
-        route("/v1/completions", generation.completion, "POST"),
+        route("/v1/chat/completions", chat, "POST"),
+        route("/v1/completions", completion, "POST"),
         route("/v1/models", models.list, "GET"),
         route("/v1/models/{model:path}", models.one, "GET"),
     ]

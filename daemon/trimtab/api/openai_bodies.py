@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
 from trimtab.api.bodies import in_range, refuse, unsupported
+from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
 from trimtab.workers.protocol import Sampling
 
@@ -118,23 +118,6 @@ class CompletionBody(_Common, frozen=True, forbid_unknown_fields=True, kw_only=T
     suffix: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A request and how its answer is to be sent.
-
-    Attributes:
-        request: For serving.
-        stream: As events while it comes.
-        include_usage: With token counts before the end of the stream.
-        top_logprobs: As in `Sampling`.
-    """
-
-    request: GenerationRequest
-    stream: bool
-    include_usage: bool
-    top_logprobs: int
-
-
 def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
     """What a chat request asks for.
 
@@ -163,12 +146,12 @@ def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
         tools=_tools(body),
         max_tokens=next(iter(limits), None),
         sampling=_sampling(body, top_logprobs),
-        stop=_stop(body.stop),
+        stop=stop_strings("stop", body.stop),
         priority=_priority(body.trimtab, priority),
         user=user,
         ignore_eos=bool(body.trimtab and body.trimtab.ignore_eos),
     )
-    return _wish(request, body, top_logprobs)
+    return _wish(request, body)
 
 
 def completion_wish(body: CompletionBody, user: int | None, priority: Priority) -> Wish:
@@ -188,20 +171,20 @@ def completion_wish(body: CompletionBody, user: int | None, priority: Priority) 
         text=_prompt(body.prompt),
         max_tokens=16 if body.max_tokens is None else body.max_tokens,
         sampling=_sampling(body, top_logprobs),
-        stop=_stop(body.stop),
+        stop=stop_strings("stop", body.stop),
         priority=_priority(body.trimtab, priority),
         user=user,
         ignore_eos=bool(body.trimtab and body.trimtab.ignore_eos),
     )
-    return _wish(request, body, top_logprobs)
+    return _wish(request, body)
 
 
-def _wish(request: GenerationRequest, body: _Common, top_logprobs: int) -> Wish:
+def _wish(request: GenerationRequest, body: _Common) -> Wish:
     stream = bool(body.stream)
     if body.stream_options and not stream:
         raise refuse("stream_options", "'stream_options' needs 'stream' to be true.")
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    return Wish(request, stream, usage, top_logprobs)
+    return Wish(request, request.model, stream, usage)
 
 
 def _refuse_unsupported_chat(body: ChatBody) -> None:
@@ -264,12 +247,17 @@ def _bias(told: Mapping[str, float]) -> dict[int, float]:
     return bias
 
 
-def _stop(told: str | list[str] | None) -> tuple[str, ...]:
+def stop_strings(param: str, told: str | list[str] | None) -> tuple[str, ...]:
+    """Strings that end an answer.
+
+    Raises:
+        RequestError: There are too many, or one is empty or too long.
+    """
     stop = (told,) if isinstance(told, str) else tuple(told or ())
     if len(stop) > MAX_STOP:
-        raise refuse("stop", f"'stop' has {len(stop)} strings; at most {MAX_STOP} are taken.")
+        raise refuse(param, f"{param!r} has {len(stop)} strings; at most {MAX_STOP} are taken.")
     if any(not text or len(text) > MAX_STOP_CHARACTERS for text in stop):
-        raise refuse("stop", f"A stop string has 1 to {MAX_STOP_CHARACTERS} characters.")
+        raise refuse(param, f"A stop string has 1 to {MAX_STOP_CHARACTERS} characters.")
     return stop
 
 

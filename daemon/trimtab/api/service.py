@@ -17,6 +17,7 @@ from trimtab.api.context import ApiContext, priorities_by_uid
 from trimtab.api.control_routes import ordering_routes, reading_routes
 from trimtab.api.faults import OPENAI, PROBLEM, FaultShape, refusal
 from trimtab.api.inference_routes import inference_routes
+from trimtab.api.ollama_routes import ollama_routes
 from trimtab.api.protocol import Limits, Refusal
 from trimtab.api.server import HttpServer
 from trimtab.api.sockets import Listener, activated, listen_unix, passed_by_systemd
@@ -152,7 +153,13 @@ class ApiService:
 
 
 def _open_application(context: ApiContext, socket: str) -> Starlette:
-    return application(inference_routes(context, socket) + reading_routes(context, socket), OPENAI)
+    """The application of a socket that gives answers and shows state, and takes no orders."""
+    routes = [
+        *inference_routes(context, socket),
+        *ollama_routes(context, socket),
+        *reading_routes(context, socket),
+    ]
+    return application(routes, OPENAI)
 
 
 def _limits(api: ApiConfig) -> Limits:

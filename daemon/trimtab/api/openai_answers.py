@@ -1,0 +1,237 @@
+"""Answers as OpenAI's clients read them: whole ones as JSON, streamed ones as events. No I/O.
+
+A chunk of a stream is put together from a prefix that is encoded once and the text of the new
+tokens, since this runs once a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from trimtab.api.answers import ENCODE, Heading, Times
+from trimtab.api.faults import OPENAI, fault_body
+from trimtab.errors import TrimtabError
+from trimtab.serving.requests import Disclosure, Ended, Usage
+from trimtab.workers.protocol import Logprob
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": waiting\n\n"
+
+
+def event(body: bytes) -> bytes:
+    """A server-sent event."""
+    return b"data: " + body + b"\n\n"
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """Token counts as OpenAI writes them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """Chunks of one stream, with the parts that never change encoded once."""
+
+    heading: Heading
+    object: str
+    _before: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        fields = {
+            "id": self.heading.id,
+            "object": self.object,
+            "created": int(self.heading.created_s),
+            "model": self.heading.model,
+        }
+        usage = b'"usage":null,' if self.heading.include_usage else b""
+        self._before = b"data: " + ENCODE(fields)[:-1] + b"," + usage
+
+    def chunk(self, rest: bytes) -> bytes:
+        """``rest`` is everything from ``"choices"`` on, without the closing brace."""
+        return self._before + rest + b"}\n\n"
+
+    def last(self, rest: bytes, disclosure: Disclosure) -> bytes:
+        return self._before + rest + b',"trimtab":' + ENCODE(disclosure) + b"}\n\n"
+
+    def usage(self, usage: Usage) -> bytes:
+        if not self.heading.include_usage:
+            return b""
+        without = self._before.replace(b'"usage":null,', b"")
+        return without + b'"choices":[],"usage":' + ENCODE(usage_body(usage)) + b"}\n\n"
+
+
+class ChatAnswer:
+    """``chat.completion`` and its chunks."""
+
+    operation = "chat"
+    content_type = EVENTS
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, heading: Heading) -> None:
+        self._heading = replace(heading, id=f"chatcmpl-{heading.id}")
+        self._chunks = _Chunks(self._heading, "chat.completion.chunk")
+
+    def opening(self) -> bytes:
+        """The chunk with the role."""
+        return self._chunks.chunk(
+            b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+            b'"logprobs":null,"finish_reason":null}]'
+        )
+
+    def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
+        """A chunk with new text."""
+        if not text and not logprobs:
+            return b""
+        told = ENCODE({"content": _chat_logprobs(logprobs)}) if logprobs else b"null"
+        return self._chunks.chunk(
+            b'"choices":[{"index":0,"delta":{"content":'
+            + ENCODE(text)
+            + b'},"logprobs":'
+            + told
+            + b',"finish_reason":null}]'
+        )
+
+    def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
+        """The chunk with the finish reason, the usage if it was asked for, and the end."""
+        last = self._chunks.last(
+            b'"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"'
+            + ended.reason.encode()
+            + b'"}]',
+            disclosure,
+        )
+        return last + self._chunks.usage(ended.usage) + DONE
+
+    def failing(self, error: TrimtabError) -> bytes:
+        """The error as the one terminal event."""
+        return event(ENCODE(fault_body(OPENAI, error)))
+
+    def whole(
+        self,
+        text: str,
+        logprobs: Sequence[Logprob],
+        ended: Ended,
+        disclosure: Disclosure,
+        times: Times,
+    ) -> bytes:
+        """The answer in one."""
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": {"content": _chat_logprobs(logprobs)} if logprobs else None,
+            "finish_reason": ended.reason,
+        }
+        return ENCODE(_whole(self._heading, "chat.completion", choice, ended, disclosure))
+
+
+class CompletionAnswer:
+    """``text_completion`` and its chunks."""
+
+    operation = "text_completion"
+    content_type = EVENTS
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, heading: Heading) -> None:
+        self._heading = replace(heading, id=f"cmpl-{heading.id}")
+        self._chunks = _Chunks(self._heading, "text_completion")
+        self._offset = 0
+
+    def opening(self) -> bytes:
+        """Nothing: a completion has no role."""
+        return b""
+
+    def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
+        """A chunk with new text."""
+        if not text and not logprobs:
+            return b""
+        told = ENCODE(_completion_logprobs(logprobs, self._offset)) if logprobs else b"null"
+        self._offset += sum(len(one.token) for one in logprobs)
+        return self._chunks.chunk(
+            b'"choices":[{"index":0,"text":'
+            + ENCODE(text)
+            + b',"logprobs":'
+            + told
+            + b',"finish_reason":null}]'
+        )
+
+    def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
+        """The chunk with the finish reason, the usage if it was asked for, and the end."""
+        last = self._chunks.last(
+            b'"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"'
+            + ended.reason.encode()
+            + b'"}]',
+            disclosure,
+        )
+        return last + self._chunks.usage(ended.usage) + DONE
+
+    def failing(self, error: TrimtabError) -> bytes:
+        """The error as the one terminal event."""
+        return event(ENCODE(fault_body(OPENAI, error)))
+
+    def whole(
+        self,
+        text: str,
+        logprobs: Sequence[Logprob],
+        ended: Ended,
+        disclosure: Disclosure,
+        times: Times,
+    ) -> bytes:
+        """The answer in one."""
+        choice = {
+            "index": 0,
+            "text": text,
+            "logprobs": _completion_logprobs(logprobs, 0) if logprobs else None,
+            "finish_reason": ended.reason,
+        }
+        return ENCODE(_whole(self._heading, "text_completion", choice, ended, disclosure))
+
+
+def _whole(
+    heading: Heading, object_: str, choice: dict[str, Any], ended: Ended, disclosure: Disclosure
+) -> dict[str, Any]:
+    return {
+        "id": heading.id,
+        "object": object_,
+        "created": int(heading.created_s),
+        "model": heading.model,
+        "choices": [choice],
+        "usage": usage_body(ended.usage),
+        "trimtab": disclosure,
+    }
+
+
+def _chat_logprobs(logprobs: Sequence[Logprob]) -> list[dict[str, Any]]:
+    return [
+        {
+            "token": one.token,
+            "logprob": one.logprob,
+            "bytes": list(one.token.encode()),
+            "top_logprobs": [
+                {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+                for _, token, logprob in one.top
+            ],
+        }
+        for one in logprobs
+    ]
+
+
+def _completion_logprobs(logprobs: Sequence[Logprob], offset: int) -> dict[str, Any]:
+    offsets = []
+    for one in logprobs:
+        offsets.append(offset)
+        offset += len(one.token)
+    return {
+        "tokens": [one.token for one in logprobs],
+        "token_logprobs": [one.logprob for one in logprobs],
+        "top_logprobs": [
+            {token: logprob for _, token, logprob in one.top} or None for one in logprobs
+        ],
+        "text_offset": offsets,
+    }
