@@ -16,7 +16,7 @@ import pytest
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError
 from trimtab.policy.compiled import Policy, ScheduleEntry
-from trimtab.runtime.inotify import Inotify, folders_of, open_inotify
+from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.runtime.policy_schedule import entry_in_force, next_change_s
 from trimtab.runtime.policy_watch import PolicyWatch
 
@@ -457,13 +457,19 @@ def test_links_that_lead_in_a_circle_end(tmp_path: Path) -> None:
 def test_inotify_tells_of_a_change_and_forgets_a_folder(tmp_path: Path) -> None:
     inotify = open_inotify()
     assert inotify is not None
-    inotify.watch({tmp_path, tmp_path / "nowhere"})
+    inotify.watch({tmp_path, tmp_path / "nowhere"}, {"a", "c"})
     (tmp_path / "a").write_text("x")
 
     assert inotify.watched == {tmp_path}
-    assert inotify.drain()
+    assert inotify.drain() is Happened.WHOLE
+    (tmp_path / "b").write_text("x")
+    assert inotify.drain() is Happened.SOMETHING
+    (tmp_path / "b").replace(tmp_path / "c")
+    assert inotify.drain() is Happened.WHOLE
+    (tmp_path / "c").unlink()
+    assert inotify.drain() is Happened.SOMETHING
     inotify.watch(set())
     inotify.drain()
     (tmp_path / "b").write_text("x")
-    assert not inotify.drain()
+    assert inotify.drain() is Happened.NOTHING
     inotify.close()

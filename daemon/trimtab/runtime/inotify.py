@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterable
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +19,25 @@ _NONBLOCK: Final = os.O_NONBLOCK
 
 _CLOSE_WRITE: Final = 0x008
 _ATTRIB: Final = 0x004
-_MOVED: Final = 0x040 | 0x080
+_MOVED_FROM: Final = 0x040
+_MOVED_TO: Final = 0x080
 _CREATE: Final = 0x100
 _DELETE: Final = 0x200
 _SELF_GONE: Final = 0x400 | 0x800
 _ONLYDIR: Final = 0x01000000
+_MOVED: Final = _MOVED_FROM | _MOVED_TO
 _MASK: Final = _CLOSE_WRITE | _ATTRIB | _MOVED | _CREATE | _DELETE | _SELF_GONE | _ONLYDIR
+_HEADER: Final = struct.Struct("iIII")
 
 _READ_BYTES: Final = 64 * 1024
+
+
+class Happened(IntEnum):
+    """What a look at the events told."""
+
+    NOTHING = 0
+    SOMETHING = 1  # a file may be half-written
+    WHOLE = 2  # a file that matters was written and closed, or moved to its place
 
 
 class Inotify:
@@ -39,14 +52,21 @@ class Inotify:
         self._descriptor = descriptor
         self._library = library
         self._watched: dict[Path, int] = {}
+        self._names: frozenset[bytes] = frozenset()
 
     def fileno(self) -> int:
         """The descriptor, for an event loop."""
         return self._descriptor
 
-    def watch(self, folders: Iterable[Path]) -> None:
-        """Watch exactly these folders from now on; what can't be watched is left out."""
+    def watch(self, folders: Iterable[Path], names: Iterable[str] = ()) -> None:
+        """Watch exactly these folders from now on; what can't be watched is left out.
+
+        Args:
+            folders: The folders.
+            names: Of the files in them whose being whole matters.
+        """
         wanted = set(folders)
+        self._names = frozenset(os.fsencode(name) for name in names)
         for folder in set(self._watched) - wanted:
             self._library.inotify_rm_watch(self._descriptor, self._watched.pop(folder))
         for folder in wanted:
@@ -64,19 +84,32 @@ class Inotify:
         """The folders that are really watched."""
         return frozenset(self._watched)
 
-    def drain(self) -> bool:
-        """Take in what has happened; True if there was anything."""
-        happened = False
+    def drain(self) -> Happened:
+        """Take in what has happened."""
+        happened = Happened.NOTHING
         while True:
             try:
                 data = os.read(self._descriptor, _READ_BYTES)
             except BlockingIOError:
                 return happened
-            happened = happened or bool(data)
+            happened = max(happened, _weigh(data, self._names))
 
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._descriptor)
+
+
+def _weigh(data: bytes, names: frozenset[bytes]) -> Happened:
+    """The most that a buffer of events tells: each is a header and a name padded with zeros."""
+    happened, at = Happened.NOTHING, 0
+    while at + _HEADER.size <= len(data):
+        _, mask, _, length = _HEADER.unpack_from(data, at)
+        at += _HEADER.size
+        name = data[at : at + length].rstrip(b"\0")
+        at += length
+        whole = mask & (_CLOSE_WRITE | _MOVED_TO) and name in names
+        happened = max(happened, Happened.WHOLE if whole else Happened.SOMETHING)
+    return happened
 
 
 def open_inotify() -> Inotify | None:

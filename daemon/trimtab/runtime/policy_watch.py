@@ -25,7 +25,7 @@ from trimtab.errors import PolicyError, StateError, TrimtabError
 from trimtab.policy.compiled import Policy
 from trimtab.policy.load import LoadResult, compile_text, load_policy
 from trimtab.policy.read import MAX_BYTES
-from trimtab.runtime.inotify import Inotify, folders_of, open_inotify
+from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.runtime.last_good import (
     load_choice,
     load_last_good,
@@ -90,6 +90,7 @@ class PolicyWatch:
         self._files: tuple[Path, ...] = ()
         self._seen = b""
         self._wake = asyncio.Event()
+        self._whole = False
         self._one_at_a_time = asyncio.Lock()
 
     # ------------------------------------------------------------ start
@@ -186,7 +187,7 @@ class PolicyWatch:
             while True:
                 content, folders = await asyncio.to_thread(_survey, self._files)
                 if inotify is not None:
-                    inotify.watch(folders)
+                    inotify.watch(folders, {file.name for file in self._files})
                 await self._look(content)
                 await self._wait(poll_s)
         finally:
@@ -198,6 +199,7 @@ class PolicyWatch:
         """Act on what the files say now, and on the schedule."""
         if content != self._seen:
             await self._settled(content)
+            self._whole = False
             try:
                 view = await self.reload()
             except TrimtabError as error:
@@ -208,9 +210,12 @@ class PolicyWatch:
             self._apply()
 
     async def _settled(self, now: bytes) -> None:
-        """Wait until what is written has been the same for a moment, but not for ever."""
+        """Wait until what is written has been the same for a moment, but not for ever.
+
+        A file that is known to have been written whole needn't be waited for.
+        """
         waited_s = 0.0
-        while waited_s < QUIET_AT_MOST_S:
+        while waited_s < QUIET_AT_MOST_S and not self._whole:
             await self._clock.sleep(QUIET_S)
             waited_s += QUIET_S
             later = await asyncio.to_thread(_content_hash, self._files)
@@ -229,7 +234,9 @@ class PolicyWatch:
             self._wake.clear()
 
     def _something_happened(self, inotify: Inotify) -> None:
-        if inotify.drain():
+        happened = inotify.drain()
+        if happened is not Happened.NOTHING:
+            self._whole = self._whole or happened is Happened.WHOLE
             self._wake.set()
 
     # ------------------------------------------------------------ inside
