@@ -30,7 +30,7 @@ ARRAY: Final = 9
 
 
 def read_metadata(path: Path) -> dict[str, str | int | float]:
-    """The single values of a GGUF's header; arrays (the vocabulary) are passed over.
+    """The single values of a GGUF's header; of an array only its length, as ``NAME.count``.
 
     Raises:
         BuildError: It isn't a GGUF, or it was cut off.
@@ -53,9 +53,11 @@ def _read(file: BinaryIO, path: Path) -> dict[str, str | int | float]:
     values: dict[str, str | int | float] = {}
     for _ in range(keys):
         key = _string(file)
-        value = _value(file, struct.unpack("<I", file.read(4))[0])
-        if value is not None:
-            values[key] = value
+        kind = struct.unpack("<I", file.read(4))[0]
+        if kind == ARRAY:
+            values[f"{key}.count"] = _skip_array(file)
+        else:
+            values[key] = _value(file, kind)
     return values
 
 
@@ -69,15 +71,18 @@ def _string(file: BinaryIO) -> str:
     return data.decode("utf-8")
 
 
-def _value(file: BinaryIO, kind: int) -> str | int | float | None:
-    """A single value, or None for an array, which is skipped."""
+def _value(file: BinaryIO, kind: int) -> str | int | float:
+    """A single value."""
     if kind == STRING:
         return _string(file)
-    if kind in FIXED:
-        value: int | float = struct.unpack(FIXED[kind], file.read(struct.calcsize(FIXED[kind])))[0]
-        return value
-    if kind != ARRAY:
+    if kind not in FIXED:
         raise struct.error
+    value: int | float = struct.unpack(FIXED[kind], file.read(struct.calcsize(FIXED[kind])))[0]
+    return value
+
+
+def _skip_array(file: BinaryIO) -> int:
+    """Pass over an array; returns how many elements it has."""
     element, count = struct.unpack("<IQ", file.read(12))
     if element == STRING:
         for _ in range(count):
@@ -86,4 +91,4 @@ def _value(file: BinaryIO, kind: int) -> str | int | float | None:
         file.seek(struct.calcsize(FIXED[element]) * count, 1)
     else:
         raise struct.error
-    return None
+    return int(count)

@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "resume": ("orders", "resume", "Start steps again."),
     "models": ("models", "models", "List, build, add, fetch and verify models and variants."),
     "profile": ("profile", "profile", "Measure what the model does on this device."),
+    "plan": ("plan", "plan", "Say on paper what a model would hold and do on a device."),
     "policy": ("policy", "policy", "Check, test, show, compare and use policies."),
     "bench": ("bench", "bench", "Measure what this machine does, against the targets."),
     "demo": ("demo", "demo", "Show it at work: squeeze real memory under real chats."),
