@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,9 @@ from trimtab.cli.root import root
 from trimtab.cli.signal_source import SignalRow
 from trimtab.cli.signal_table import History, note, select, value_text
 from trimtab.cli.sparkline import sparkline
+from trimtab.domain.events import Tick
 from trimtab.domain.readings import Quality
+from trimtab.telemetry.recording import read_recording
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +130,57 @@ def test_doctor_on_a_sound_machine_with_a_model(tree: Tree, home: Path) -> None:
     found = json.loads(result.output)
     assert (result.exit_code, found["fit"]) == (0, True)
     assert {"check": "models", "level": "good", "says": "tiny", "todo": ""} in found["findings"]
+
+
+def test_without_a_daemon_the_signals_of_this_machine_are_recorded(
+    tree: Tree, tmp_path: Path
+) -> None:
+    file = tmp_path / "signals.gz"
+
+    result = run(tree, "--set", "tick=50ms", "record", str(file), "--for", "300ms")
+    recording = read_recording(file)
+
+    assert result.exit_code == 0, result.output
+    assert "trimtab isn't running" in result.stderr
+    assert "events and 0 decisions" in result.stdout
+    assert len(recording.entries) >= 2
+    tick = recording.entries[-1].event
+    assert isinstance(tick, Tick)
+    assert tick.snapshot.value("memory.available") == 4000000 * 1024
+
+
+def test_a_recording_is_not_written_over_and_a_time_must_be_one(tree: Tree, tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    file.write_text("mine")
+
+    taken = run(tree, "record", str(file), "--for", "100ms")
+    wrong = run(tree, "record", str(tmp_path / "new"), "--for", "soon")
+
+    assert "File exists" in str(taken.exception)
+    assert wrong.exit_code == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_on_a_terminal_signals_are_live_until_ctrl_c(tree: Tree) -> None:
+    ours, theirs = pty.openpty()
+    words = ["--proc-root", str(tree.proc), "--sys-root", str(tree.sys), "signals"]
+    command = [sys.executable, "-m", "trimtab", *words]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    screen = b""
+    while screen.count(b"memory.available ") < 2:  # two looks
+        screen += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    try:
+        while more := os.read(ours, 65536):
+            screen += more
+    except OSError:
+        pass  # the terminal is closed
+    os.close(ours)
+
+    assert process.wait(10) == 0
+    assert b"Traceback" not in screen
+    assert b"memory limit" in screen
 
 
 def row(name: str, value: float | None = 1.0, **more: Any) -> SignalRow:
