@@ -159,10 +159,9 @@ async def test_a_client_that_never_takes_a_whole_answer_is_let_go(serve: Any) ->
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(gateway.inference_socket))
     client.sendall(request(CHAT))
-    server = gateway.service._inference
 
     async with asyncio.timeout(3):
-        while not gateway.inference.handles or server.connections:
+        while not gateway.inference.handles or gateway.service.connections:
             await asyncio.sleep(0.02)
     client.close()
 

@@ -131,6 +131,20 @@ class ApiService:
             _refuse(OPENAI),
         )
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return sum(server.connections for server in self._servers)
+
+    @property
+    def dropped(self) -> int:
+        """How many clients were sent away for being too slow, too many or no HTTP."""
+        return sum(server.dropped for server in self._servers)
+
+    @property
+    def _servers(self) -> tuple[HttpServer, ...]:
+        return (self._inference, self._control, self._tcp)
+
     async def start(self) -> None:
         """Serve from now on."""
         await self._inference.start([self._bound.inference])

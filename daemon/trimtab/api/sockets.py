@@ -20,7 +20,8 @@ from typing import Final
 
 from trimtab.errors import ConfigError, SocketTakenError
 
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
+"""Connections that wait; a client of a full Unix socket is turned away by the kernel at once."""
 _FIRST_PASSED: Final = 3
 _ANSWER_S: Final = 1.0
 
