@@ -116,4 +116,7 @@ class ModelSpec:
 
     def variant(self, name: str) -> VariantSpec | None:
         """The variant of that name, or None."""
-        return next((variant for variant in self.variants if variant.name == name), None)
+        for variant in self.variants:  # asked dozens of times a tick: no generator
+            if variant.name == name:
+                return variant
+        return None

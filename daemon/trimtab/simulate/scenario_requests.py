@@ -99,18 +99,28 @@ class Requests:
         Returns:
             The share of the time that it worked.
         """
+        at_s, used_s = now - elapsed_s, 0.0
+        while True:
+            arrival = self.next_arrival
+            until_s = now if arrival is None else min(now, max(arrival, at_s))
+            used_s += self._serve(until_s, until_s - at_s, engine)
+            at_s = until_s
+            if arrival is None or arrival > now:
+                break
+            self._next_arrives()
         self._admit(now, engine)
-        busy = 0.0
-        if engine is not None and self._running and elapsed_s > 0:
-            share_s = elapsed_s / len(self._running)
-            used_s = sum(self._work(stream, now, share_s, engine) for stream in self._running)
-            busy = min(1.0, used_s / elapsed_s)
-            done = [stream for stream in self._running if stream.done_s is not None]
-            for stream in done:
-                self._finish(stream, now)
-        self._arrivals(now)
-        self._admit(now, engine)
-        return busy
+        return min(1.0, used_s / elapsed_s) if elapsed_s > 0 else 0.0
+
+    def _serve(self, until_s: float, elapsed_s: float, engine: Engine | None) -> float:
+        """Work on what runs; the seconds of it in which the engine worked."""
+        self._admit(until_s - elapsed_s, engine)
+        if engine is None or not self._running or elapsed_s <= 0:
+            return 0.0
+        share_s = elapsed_s / len(self._running)
+        used_s = sum(self._work(stream, until_s, share_s, engine) for stream in self._running)
+        for stream in [stream for stream in self._running if stream.done_s is not None]:
+            self._finish(stream, until_s)
+        return used_s
 
     def signals(self, now: float) -> dict[str, float | None]:
         """What the latency sensors would say; nothing about what hasn't happened lately."""
@@ -126,10 +136,9 @@ class Requests:
             "requests.running": float(len(self._running)),
         }
 
-    def _arrivals(self, now: float) -> None:
-        while self._every is not None and self.next_arrival is not None:
-            if self.next_arrival > now:
-                return
+    def _next_arrives(self) -> None:
+        """The next of the repeated requests is here."""
+        if self._every is not None and self.next_arrival is not None:
             every_s, prompt, answer = self._every
             self.arrive(self.next_arrival, prompt, answer)
             self.next_arrival += every_s

@@ -229,8 +229,8 @@ class World:
         if upcoming:
             moments.append(upcoming[0].at_s)
         coming = self.requests.next_arrival
-        if coming is not None and coming > self.now:
-            moments.append(coming)
+        if coming is not None and coming > self.now and self.worker.parked:
+            moments.append(coming)  # somebody knocks
         while self.stops and self.stops[-1] <= self.now:
             self.stops.pop()
         if self.stops:
