@@ -213,6 +213,39 @@ def test_a_limit_that_cannot_be_understood_makes_the_sum_suspect(tree: Tree, sta
     assert "garbage" in available.reason
 
 
+@pytest.mark.parametrize("file", ["memory.max", "memory.current", "memory.stat"])
+@pytest.mark.parametrize("content", ["garbage\n", "inactive_file x\n", "-5\n"])
+def test_the_fast_path_doubts_what_the_snapshot_doubts(
+    tree: Tree, start: Start, file: str, content: str
+) -> None:
+    tree.cgroup2("/a")
+    tree.level2("a", limit=GIB, current=0, inactive=0)
+    ticker = start(tree.config())
+    tree.put(f"sys/fs/cgroup/a/{file}", content)
+
+    looks = [ticker.tick().readings["memory.available"].quality for _ in range(4)]
+    fast = ticker.suite.memory_available(9.0).quality
+
+    assert len({*looks, fast}) == 1, (looks, fast)
+    if content == "garbage\n" and file != "memory.stat":
+        assert fast is Quality.SUSPECT
+
+
+def test_a_limit_that_cannot_be_read_costs_no_search_at_every_poll(
+    tree: Tree, start: Start
+) -> None:
+    tree.cgroup2("/a")
+    tree.level2("a", limit=GIB, current=0, inactive=0)
+    ticker = start(tree.config())
+    ticker.tick()
+    tree.put("sys/fs/cgroup/a/memory.current", "garbage\n")
+    (tree.proc / "self/mountinfo").unlink()  # a search would find nothing any more
+
+    polls = [ticker.suite.memory_available(float(at_s)) for at_s in range(3)]
+
+    assert [poll.quality for poll in polls] == [Quality.SUSPECT] * 3
+
+
 def test_a_kernel_without_memavailable_gets_an_estimate_that_says_so(
     tree: Tree, start: Start
 ) -> None:

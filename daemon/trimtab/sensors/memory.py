@@ -46,12 +46,14 @@ class MemorySensor:
         self._pids: tuple[str, ...] = ("self",)
         self._levels: list[Level] = []
         self._limited: list[Level] = []
-        self._stale_levels = True
+        self._unread_limit = ""  # why a limit of the last tick can't be read
+        self._stale_levels = True  # one of them failed: look for them again at the next tick
+        self._other_processes = True  # there are others to look for at once
 
     def watch_processes(self, pids: Iterable[int]) -> None:
         """Takes the groups of these processes into account too; the weights live in workers."""
         self._pids = ("self", *(str(pid) for pid in pids))
-        self._stale_levels = True
+        self._other_processes = True
 
     def available(self, at_s: float) -> Reading:
         """`memory.available` alone, as fast as can be; limits are those of the last tick."""
@@ -59,16 +61,23 @@ class MemorySensor:
             value = parse_available(self._meminfo.read())
             if value is None:
                 return self._first(at_s)
-            if self._stale_levels:
-                self._find_levels()
-            for level in self._limited:
-                left = self._level_left(level)
-                if left is not None and left < value:
-                    value = left
         except (OSError, ValueError) as error:
             quality, reason = explain(error)
             return Reading("memory.available", None, at_s, quality, reason)
-        return Reading("memory.available", float(value), at_s)
+        if self._other_processes:
+            self._find_levels()
+        problem = self._unread_limit
+        for level in self._limited:
+            try:
+                left = level.available_bytes()
+            except (OSError, ValueError) as error:
+                problem = self._broken(level, error) or problem
+                continue
+            if left is not None and left < value:
+                value = left
+        quality = Quality.SUSPECT if problem else Quality.GOOD
+        reason = _unknown_limit(problem) if problem else ""
+        return Reading("memory.available", float(value), at_s, quality, reason)
 
     def _first(self, at_s: float) -> Reading:
         """The long way, for kernels without MemAvailable."""
@@ -77,20 +86,18 @@ class MemorySensor:
                 return reading
         raise ValueError("memory.available was not read")
 
-    def _level_left(self, level: Level) -> int | None:
-        """What a level leaves; None if it is gone (the next tick looks for the groups again)."""
-        try:
-            return level.available_bytes()
-        except (OSError, ValueError):
-            self._stale_levels = True
-            return None
+    def _broken(self, level: Level, error: Exception) -> str:
+        """What is wrong with a level; empty if it is gone. The next tick looks for all again."""
+        self._stale_levels = True
+        quality, reason = explain(error)
+        return "" if quality is Quality.ABSENT else f"{level.folder}: {reason}"
 
     def read(self, at_s: float) -> list[Reading]:
         """All memory readings of a tick, the derived ones with their arithmetic as the reason."""
         info = parse_meminfo(self._meminfo.read())
-        problem = self._refresh_levels()
+        self._refresh_levels()
         uses, broken = self._uses()
-        good = _good(info, problem or broken)
+        good = _good(info, self._unread_limit or broken)
         quality, reason = good
         pools = [(info.available_bytes, _machine_text(info))]
         pools += [(use.available_bytes, _level_text(use)) for use in uses]
@@ -124,37 +131,34 @@ class MemorySensor:
         quality, reason = good
         return Reading("memory.headroom", float(headroom), at_s, quality, reason or text)
 
-    def _refresh_levels(self) -> str:
-        """Finds the groups again if we were moved, and reads their limits; says what failed."""
+    def _refresh_levels(self) -> None:
+        """Finds the groups again if we were moved, and reads their limits."""
         try:
             own = self._own_cgroup.read()
         except OSError:
             own = b""
-        if own != self._own_path or self._stale_levels:
+        if own != self._own_path or self._stale_levels or self._other_processes:
             self._own_path = own
             self._find_levels()
-            return ""
-        return self._read_limits()
+        else:
+            self._read_limits()
 
     def _find_levels(self) -> None:
         for level in self._levels:
             level.close()
         self._levels = find_levels(self._roots, self._pids)
-        self._stale_levels = False
+        self._stale_levels = self._other_processes = False
         self._read_limits()
 
-    def _read_limits(self) -> str:
+    def _read_limits(self) -> None:
         problem = ""
         for level in self._levels:
             try:
                 level.refresh_limits()
-            except OSError as error:
-                self._stale_levels = True
-                problem = "" if explain(error)[0] is Quality.ABSENT else explain(error)[1]
-            except ValueError as error:
-                problem = f"{level.folder}: {error}"
+            except (OSError, ValueError) as error:
+                problem = self._broken(level, error) or problem
         self._limited = [level for level in self._levels if level.limited]
-        return problem
+        self._unread_limit = problem
 
     def _uses(self) -> tuple[list[LevelUse], str]:
         """The arithmetic of each limited level, and what couldn't be read."""
@@ -163,9 +167,7 @@ class MemorySensor:
             try:
                 use = level.use()
             except (OSError, ValueError) as error:
-                self._stale_levels = True
-                quality, reason = explain(error)
-                problem = "" if quality is Quality.ABSENT else reason
+                problem = self._broken(level, error) or problem
                 continue
             if use is not None:
                 uses.append(use)
@@ -185,10 +187,14 @@ def _good(info: MemInfo, problem: str) -> tuple[Quality, str]:
     A limit that exists and can't be read makes the sum suspect: it may be the smallest.
     """
     if problem:
-        return Quality.SUSPECT, f"a cgroup limit can't be read: {problem}"
+        return Quality.SUSPECT, _unknown_limit(problem)
     if info.available_bytes > info.total_bytes:
         return Quality.SUSPECT, "MemAvailable is greater than MemTotal"
     return Quality.GOOD, ""
+
+
+def _unknown_limit(problem: str) -> str:
+    return f"a cgroup limit can't be read: {problem}"
 
 
 def _mib(value: int) -> str:

@@ -24,7 +24,7 @@ _FIRMWARE: Final = (
     "devices/platform/soc/soc:firmware/get_throttled",
     "devices/platform/axi/axi:firmware/get_throttled",
 )
-_MOST_CPUS: Final = 256
+_MOST_CPUS: Final = 64
 _CAP_TOLERANCE: Final = 0.98
 _UNDERVOLTAGE, _CAPPED, _THROTTLED, _SOFT_LIMIT = 1, 2, 4, 8
 
