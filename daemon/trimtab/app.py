@@ -16,6 +16,7 @@ from trimtab.catalog.load import Catalog, load_catalog
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
+from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.overview import DecisionRecords, Overview
@@ -55,7 +56,9 @@ async def _serve(config: Config, bound: Bound) -> int:
     log = get_logger("daemon")
     clock = SystemClock()
     journal = Journal(config.state, config.journal.size_bytes)
-    model = _model(config, load_catalog(config.models), log)
+    threads = config.engine.threads or default_threads(len(os.sched_getaffinity(0)))
+    known = _known(config, _model(config, load_catalog(config.models), log), threads, log)
+    model = known.model
     policies = PolicyWatch(
         config.policy, config.policies, config.state, get_logger("policy"), clock
     )
@@ -71,12 +74,14 @@ async def _serve(config: Config, bound: Bound) -> int:
     scheduler.start()
     records = DecisionRecords(journal, get_logger("planner"))
     options = Options(
-        threads=config.engine.threads or default_threads(len(os.sched_getaffinity(0))),
+        threads=threads,
         decoder=config.engine.decoder,
         tick_s=config.tick_s,
         proc_root=config.sensors.proc_root,
         first_decision=journal.next_id,
         kv_disk=_kv_disk(config, log),
+        resident=known.resident,
+        load_s=known.load_s,
     )
     daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))
     policies.connect(daemon)
@@ -137,6 +142,16 @@ def _kv_disk(config: Config, log: Any) -> KvDisk | None:
     except (OSError, StateError) as error:
         log.warning("no_kv_disk", reason=str(error))
         return None
+
+
+def _known(config: Config, model: ModelSpec | None, threads: int, log: Any) -> Known:
+    """What `trimtab profile` has measured of the model on this device."""
+    known = known_here(model, config.state, config.sensors.proc_root, threads)
+    for reason in known.reasons:
+        log.warning("profile_not_used", reason=reason, hint="`trimtab profile` measures again.")
+    if known.measured:
+        log.info("profile_used", variants=sorted(known.resident))
+    return known
 
 
 def _model(config: Config, catalog: Catalog, log: Any) -> ModelSpec | None:

@@ -16,16 +16,20 @@ it was found, with a standard error that grows with the distance from a measurem
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import exp
 from statistics import median
 from typing import Final
 
-from trimtab.domain.models import VariantSpec
+from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.profile import STOLEN, Kind, Measurement, Profile
 
 UNSEEN_WORKER_BYTES: Final = 20 * 1024 * 1024
 """Anonymous memory of a worker beside its weights where no variant was measured at all."""
+
+TYPICAL_CACHED_TOKENS: Final = 384
+"""Where speeds are taken from that stand for a whole conversation."""
 
 
 class Source(StrEnum):
@@ -325,3 +329,48 @@ def _estimate(value: float, spread_ratio: float, source: Source) -> Estimate:
 def _middle(values: Iterable[float]) -> float:
     known = list(values)
     return median(known) if known else 0.0
+
+
+def calibrate(model: ModelSpec, profile: Profile, threads: int) -> ModelSpec:
+    """The model with this device's figures in place of those of the machine that built it.
+
+    Args:
+        model: From its manifest.
+        profile: Of this device.
+        threads: Engine threads that the daemon will use.
+
+    Returns:
+        The same variants with measured (else fitted) speeds, load times and qualities, ordered by
+        quality as the catalog orders them.
+    """
+    device = fit(profile)
+    qualities = measured_qualities(profile)
+    variants = [_calibrated(variant, device, threads, qualities) for variant in model.variants]
+    variants.sort(key=lambda variant: (-variant.quality, -variant.weights_bytes, variant.name))
+    return replace(model, variants=tuple(variants))
+
+
+def measured_qualities(profile: Profile) -> dict[str, float]:
+    """exp(−mean KL), the mean of each variant's tasks; only what was measured here."""
+    return {
+        one.variant: exp(-sum(task.mean_kl for task in one.tasks) / len(one.tasks))
+        for one in profile.quality
+        if one.tasks
+    }
+
+
+def _calibrated(
+    variant: VariantSpec, device: DeviceModel, threads: int, qualities: Mapping[str, float]
+) -> VariantSpec:
+    decode = device.decode_s(variant, TYPICAL_CACHED_TOKENS, threads)
+    first = device.first_token_s(variant, TYPICAL_CACHED_TOKENS, threads)
+    return replace(
+        variant,
+        decode_tps=1 / decode.value if decode and decode.value > 0 else variant.decode_tps,
+        prefill_tps=TYPICAL_CACHED_TOKENS / first.value
+        if first and first.value > 0
+        else variant.prefill_tps,
+        load_s=device.load_s.get(variant.name, variant.load_s),
+        proof_threads=threads if decode else variant.proof_threads,
+        quality=qualities.get(variant.name, variant.quality),
+    )

@@ -24,8 +24,8 @@ USABLE_PEAK_RATIO: Final = 0.6
 """Share of the peak bandwidth that decoding gets on a CPU where nobody has published more."""
 
 USABLE_COMPUTE_RATIO: Final = 0.85
-"""Share of the float peak that reading a prompt gets, assumed: int8 dot products make up for what is
-lost. Cores without them (Cortex-A72) get less than half of that."""
+"""Share of the float peak that reading a prompt gets, assumed: int8 dot products make up for what
+is lost. Cores without them (Cortex-A72) get less than half of that."""
 
 
 @dataclass(frozen=True, slots=True)

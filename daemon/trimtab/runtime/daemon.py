@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -89,6 +89,8 @@ class Options:
         proc_root: Where processes are seen.
         first_decision: Number of the next decision record.
         kv_disk: Where idle KV may go; None: nowhere.
+        resident: Anonymous bytes of a loaded worker, by variant, if a profile has them.
+        load_s: Load times, by variant, likewise.
     """
 
     threads: int
@@ -97,6 +99,8 @@ class Options:
     proc_root: Path
     first_decision: int = 1
     kv_disk: KvDisk | None = None
+    resident: Mapping[str, int] = field(default_factory=dict)
+    load_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Daemon:
@@ -129,7 +133,12 @@ class Daemon:
         self.sensors = sensors
         self._watched: list[int] = []
         self._draining = False
-        state = State(threads=options.threads, next_decision=options.first_decision)
+        state = State(
+            threads=options.threads,
+            next_decision=options.first_decision,
+            resident=options.resident,
+            load_s=options.load_s,
+        )
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
         self.pool = Pool(options.kv_disk)
         self._carrier = Carrier(self.pool, clock)

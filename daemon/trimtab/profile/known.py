@@ -1,0 +1,55 @@
+"""What the daemon takes from a profile at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import StateError
+from trimtab.planner.device import calibrate, fit
+from trimtab.profile.here import this_device, versions
+from trimtab.profile.store import load_profile, usable
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Figures of this device.
+
+    Attributes:
+        model: With measured speeds, load times and qualities where there are any.
+        resident: Anonymous bytes of a worker just after loading, by variant.
+        load_s: Load times, by variant.
+        measured: Whether a profile of this device was found.
+        reasons: Why something in the profile wasn't used, in words.
+    """
+
+    model: ModelSpec | None
+    resident: Mapping[str, int] = field(default_factory=dict)
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    measured: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+def known_here(model: ModelSpec | None, state: Path, proc_root: Path, threads: int) -> Known:
+    """Read the profile of a model, if there is one of this device. Never a reason not to start."""
+    if model is None:
+        return Known(None)
+    try:
+        kept = load_profile(state, model.model_id)
+    except StateError as error:
+        return Known(model, reasons=(error.message,))
+    if kept is None:
+        return Known(model)
+    good, reasons = usable(kept, model, this_device(proc_root, kept.device.board), versions())
+    if good is None:
+        return Known(model, reasons=reasons)
+    device = fit(good)
+    return Known(
+        calibrate(model, good, threads),
+        {name: int(value) for name, value in device.resident.items()},
+        dict(device.load_s),
+        measured=True,
+        reasons=reasons,
+    )
