@@ -159,4 +159,14 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("points"),
         ),
     ),
+    "kv": Benchmark(
+        "kv",
+        "conversations to disk and back, and the memory that this gives back",
+        (
+            Target("restore_ratio", at_most=0.05),
+            Target("returned_ratio", at_least=0.95, at_most=1.05),
+            Target("shrink_returned_ratio", at_least=0.95),
+            Target("segment_tps_ratio", at_least=0.98),
+        ),
+    ),
 }

@@ -98,6 +98,11 @@ class Dispatcher:
         """True while a plan is being carried out."""
         return self._task is not None and not self._task.done()
 
+    async def finished(self) -> None:
+        """Wait until no plan is being carried out."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
     def configure(self, model: ModelSpec | None) -> None:
         """The model whose variants are loaded from now on."""
         self._model = model
