@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from trimtab.api.faults import FaultShape, fault_response
 from trimtab.errors import RequestError
@@ -31,7 +32,13 @@ def application(routes: Sequence[BaseRoute], shape: FaultShape) -> Starlette:
         response.headers.update(headers or {})
         return response
 
-    return Starlette(routes=list(routes), exception_handlers={HTTPException: not_routed})
+    async def openapi(request: Request) -> Response:
+        from trimtab.api.openapi import document
+
+        return Response(msgspec.json.encode(document(every)), media_type="application/json")
+
+    every = [*routes, Route("/openapi.json", openapi, methods=["GET"])]
+    return Starlette(routes=every, exception_handlers={HTTPException: not_routed})
 
 
 _ROUTER = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import msgspec
@@ -24,12 +25,15 @@ from trimtab.api.decision_events import DecisionEvents
 from trimtab.api.endpoint import Answer, Endpoint, Handler
 from trimtab.api.faults import PROBLEM
 from trimtab.api.recording_events import RecordingEvents
+from trimtab.api.status_events import StatusEvents
 from trimtab.errors import RequestError, TrimtabError
 from trimtab.telemetry.log import get_logger
 from trimtab.telemetry.metrics import CONTENT_TYPE
 
 PREFIX: Final = "/trimtab/v1"
 MAX_DECISIONS: Final = 1000
+MIN_EVERY_S: Final = 0.1
+MAX_EVERY_S: Final = 60.0
 _SMALL_BODY_BYTES: Final = 64 * 1024
 _POLICY_BODY_BYTES: Final = 512 * 1024
 
@@ -48,6 +52,7 @@ def reading_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         route("/readyz", views.readyz),
         route("/metrics", views.metrics),
         route(f"{PREFIX}/status", views.status),
+        route(f"{PREFIX}/status/stream", views.status_stream),
         route(f"{PREFIX}/signals", views.signals),
         route(f"{PREFIX}/points", views.points),
         route(f"{PREFIX}/policy", views.policy),
@@ -126,6 +131,17 @@ class Views:
     async def status(self, request: Request) -> Answer:
         """Everything that `trimtab status` shows."""
         return _json(self._control.status())
+
+    async def status_stream(self, request: Request) -> Answer:
+        """The status as server-sent events, every second or as often as ``every`` says."""
+        told = request.query_params.get("every", "1")
+        try:
+            every_s = float(told)
+        except ValueError:
+            every_s = math.nan
+        if not MIN_EVERY_S <= every_s <= MAX_EVERY_S:
+            raise refuse("every", f"'every' is from {MIN_EVERY_S:g} to {MAX_EVERY_S:g} seconds.")
+        return StatusEvents(self._control, every_s)
 
     async def signals(self, request: Request) -> Answer:
         """The last snapshot."""

@@ -70,6 +70,9 @@ class Endpoint:
             await answer(scope, receive, send_to_client)
         except ClientDisconnect:
             pass
+        except ExceptionGroup:
+            if not connection.lost:
+                raise
         except asyncio.CancelledError:
             if not connection.lost:
                 raise

@@ -51,7 +51,9 @@ def ollama_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
     ]
 
 
-class _Show(msgspec.Struct, frozen=True):
+class ShowBody(msgspec.Struct, frozen=True):
+    """Body of ``/api/show``."""
+
     model: str = ""
     name: str = ""
 
@@ -87,7 +89,7 @@ class OllamaViews:
 
     async def show(self, request: Request) -> Answer:
         """Details of the model."""
-        body = decode(await read_body(request, self._context.limits.max_body_bytes), _Show)
+        body = decode(await read_body(request, self._context.limits.max_body_bytes), ShowBody)
         wanted = bare_name(body.model or body.name)
         model = self._context.inference.model()
         if model is None or model.model_id != wanted:
