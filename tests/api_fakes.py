@@ -189,6 +189,10 @@ class FakeControl:
 
     def __init__(self) -> None:
         self.now = STATUS
+        self.snapshot = [
+            SignalView("memory.available", 5e8, "bytes", "good", "", 0.2),
+            SignalView("temperature.max", None, "celsius", "absent", "no zone", 0.2),
+        ]
         self.records = [a_record(number) for number in range(1, 4)]
         self.orders: list[tuple[Any, ...]] = []
         self.refuse: TrimtabError | None = None
@@ -198,10 +202,7 @@ class FakeControl:
         return self.now
 
     def signals(self) -> list[SignalView]:
-        return [
-            SignalView("memory.available", 5e8, "bytes", "good", "", 0.2),
-            SignalView("temperature.max", None, "celsius", "absent", "no zone", 0.2),
-        ]
+        return self.snapshot
 
     def points(self) -> list[dict[str, Any]]:
         return [a_point("int8", in_force=True), a_point("fp32", reason="needs 90 MiB more memory")]

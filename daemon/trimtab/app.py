@@ -72,7 +72,8 @@ async def _serve(config: Config, bound: Bound) -> int:
     scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()})  # runs jobs in the loop
     suite.attach(scheduler)
     scheduler.start()
-    records = DecisionRecords(journal, get_logger("planner"))
+    metrics = Metrics()
+    records = DecisionRecords(journal, get_logger("planner"), metrics.decision_made)
     options = Options(
         threads=threads,
         decoder=config.engine.decoder,
@@ -86,7 +87,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))
     policies.connect(daemon)
     overview = Overview(daemon, policies, journal, records)
-    api = ApiService(config, bound, daemon.gateway, overview, Metrics(), clock)
+    api = ApiService(config, bound, daemon.gateway, overview, metrics, clock)
     await api.start()
     daemon.start(model)
     watching = spawn(policies.run(), "policy_watch", daemon.report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -65,11 +65,12 @@ class Policies(Protocol):
 
 
 class DecisionRecords:
-    """Writes decisions to the journal and tells those who follow it."""
+    """Writes decisions to the journal, counts them, and tells those who follow it."""
 
-    def __init__(self, journal: Journal, log: Any) -> None:
+    def __init__(self, journal: Journal, log: Any, count: Callable[[str], None]) -> None:
         self._journal = journal
         self._log = log
+        self._count = count
         self._followers: set[asyncio.Queue[dict[str, Any]]] = set()
         self.switches = 0
 
@@ -78,6 +79,7 @@ class DecisionRecords:
         if decision.source.variant != decision.target.variant:
             self.switches += decision.source.variant is not None
         self._tell(self._journal.append(decision, wall_s))
+        self._count(decision.direction)
         self._log.info(
             "decision",
             id=decision.id,
