@@ -1,15 +1,13 @@
-"""``trimtab bench batch``: conversations decoded together against one after the other.
+"""``trimtab bench batch``: conversations of different lengths decoded together or one by one.
 
-In a child process, conversations of different lengths go on by a few tokens, woven into one batch,
-then go back and do the same one by one, in the order A B B A. The tokens of both must be equal.
+Both in one process on the same variant, a few tokens at a time in turn: all conversations in one
+run of the engine, against one run for each. Greedy tokens have to be the same.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -22,136 +20,112 @@ if TYPE_CHECKING:
     from trimtab.worker.kv_cache import KvCache
     from trimtab.worker.kv_decoder import KvDecoder
 
-TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
 VARIANTS: Final = ("int4", "int8")
 SIZES: Final = (2, 4)
-LENGTHS: Final = (60, 300, 140, 220)
-STEPS: Final = 16
-PAIRS: Final = 6
-_PIECE: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The same tokens both ways.
-
-    Attributes:
-        together_s: In one batch.
-        apart_s: One conversation after the other.
-        equal: Whether both said the same.
-    """
-
-    together_s: float
-    apart_s: float
-    equal: bool
+PROMPTS: Final = (50, 130, 210, 330)
+ROUNDS: Final = 7
+TOKENS: Final = 16
+CONTEXT: Final = 1024
 
 
 def run(quick: bool) -> dict[str, Any]:
-    """Measure two and four conversations on int4 and int8.
+    """Measure.
 
     Args:
-        quick: One pair of a few tokens: shows that it works, not how fast it is.
+        quick: One round: shows that it works, not how fast it is.
 
     Raises:
         NoModelError: The model isn't there.
     """
     model = bench_model(quick)
-    pairs, steps = (1, 3) if quick else (PAIRS, STEPS)
-    result: dict[str, Any] = {"tokens_equal": True, "runs": pairs}
+    rounds = 1 if quick else ROUNDS
     context = multiprocessing.get_context("spawn")
+    rows: dict[str, dict[str, Any]] = {}
     for name in VARIANTS:
         with ProcessPoolExecutor(1, mp_context=context) as executor:
-            rounds = executor.submit(_measure, variant_of(model, name), pairs, steps).result()
-        for size, measured in rounds.items():
-            ratios = [one.apart_s / one.together_s for one in measured]
-            result[f"ratio_b{size}_{name}"] = middle(ratios)
-            result[f"spread_b{size}_{name}"] = spread(ratios)
-            result["tokens_equal"] &= all(one.equal for one in measured)
-    for size in SIZES:
-        result[f"ratio_b{size}_min"] = min(result[f"ratio_b{size}_{name}"] for name in VARIANTS)
-    return result
+            measured = executor.submit(_measure, variant_of(model, name), rounds).result()
+        for size, (ratios, equal) in measured.items():
+            rows[f"{name}_b{size}"] = {
+                "ratio": middle(ratios),
+                "ratio_spread": spread(ratios),
+                "tokens_equal": equal,
+            }
+    least = {
+        size: min(row["ratio"] for name, row in rows.items() if name.endswith(f"b{size}"))
+        for size in SIZES
+    }
+    return {
+        **{f"ratio_b{size}_min": least[size] for size in SIZES},
+        "tokens_equal": all(row["tokens_equal"] for row in rows.values()),
+        "by_case": rows,
+        "model": model.model_id,
+        "runs": {"rounds": rounds, "tokens": TOKENS, "prompts": list(PROMPTS)},
+    }
 
 
-def _measure(variant: VariantSpec, pairs: int, steps: int) -> dict[int, list[Round]]:
-    """Runs in the child."""
+def _measure(variant: VariantSpec, rounds: int) -> dict[int, tuple[list[float], bool]]:
+    """Runs in the child: ratios and whether tokens were equal, by batch size."""
     from trimtab.worker.kv_decoder import KvDecoder
-    from trimtab.worker.tokenizer import Tokenizer
     from trimtab.worker.variant import read_variant
-    from trimtab.workers.protocol import Render
 
     facts = read_variant(Path(variant.folder))
-    text = Tokenizer(facts).render(Render(id=0, text=TEXT.read_text(encoding="utf-8")))
-    room = max(LENGTHS) + (pairs + 1) * steps
-    decoder = KvDecoder(facts, 1, room, variant.indices_graph)
-    measured = {}
-    for size in SIZES:
-        talk = _Conversations(decoder, text, LENGTHS[:size], room)
-        talk.both_ways(steps, together_first=True)  # the first run also pays for buffers
-        measured[size] = [
-            talk.both_ways(steps, together_first=pair % 2 == 0) for pair in range(pairs)
-        ]
-        talk.close()
-    return measured
+    decoder = KvDecoder(facts, 1, CONTEXT, variant.indices_graph)
+    return {size: _compare(decoder, size, rounds) for size in SIZES}
 
 
-class _Conversations:
-    """Conversations that can be taken further and back.
+def _compare(decoder: KvDecoder, size: int, rounds: int) -> tuple[list[float], bool]:
+    from trimtab.worker.decoder import Place
 
-    Args:
-        decoder: The decoder.
-        text: Tokens that prompts are taken from.
-        lengths: Of the prompts.
-        room: Tokens that a conversation may come to.
-    """
+    caches: list[KvCache] = []
+    for number, prompt in enumerate(PROMPTS[:size]):
+        cache = decoder.open(Place(CONTEXT))
+        tokens = [(number * 97 + at) % 400 + 20 for at in range(prompt)]
+        for at in range(0, prompt, 64):
+            decoder.prefill(cache, tokens[at : at + 64], last=False)
+        caches.append(cache)
+    ratios, equal = [], True
+    for number in range(rounds + 1):
+        order = (_together, _apart) if number % 2 == 0 else (_apart, _together)
+        done = {way: way(decoder, caches) for way in order}
+        equal = equal and done[_together][1] == done[_apart][1]
+        if number:  # the first round pays for buffers
+            ratios.append(done[_apart][0] / done[_together][0])
+    for cache in caches:
+        decoder.close(cache)
+    return ratios, equal
 
-    def __init__(
-        self, decoder: KvDecoder, text: list[int], lengths: Sequence[int], room: int
-    ) -> None:
-        from trimtab.worker.decoder import Place
 
-        self._decoder = decoder
-        self._caches: list[KvCache] = []
-        self._tokens: list[int] = []
-        start = 0
-        for length in lengths:
-            cache = decoder.open(Place(room))
-            prompt = text[start : start + length]
-            start += length
-            for at in range(0, length, _PIECE):
-                decoder.prefill(cache, prompt[at : at + _PIECE], last=False)
-            self._caches.append(cache)
-            self._tokens.append(prompt[-1])
+def _together(decoder: KvDecoder, caches: list[KvCache]) -> tuple[float, list[list[int]]]:
+    """Seconds, and each conversation's tokens."""
+    said: list[list[int]] = [[7] for _ in caches]
+    begun_s = perf_counter()
+    for _ in range(TOKENS):
+        batch = [(cache, row[-1]) for cache, row in zip(caches, said, strict=True)]
+        for row, logits in zip(said, decoder.step(batch), strict=True):
+            row.append(_best(logits))
+    seconds = perf_counter() - begun_s
+    _back(decoder, caches)
+    return seconds, said
 
-    def both_ways(self, steps: int, *, together_first: bool) -> Round:
-        """The next tokens, together and apart; the conversations go on from there."""
-        rows = range(len(self._caches))
-        together = [list(rows)]
-        apart = [[row] for row in rows]
-        before, tokens = [cache.length for cache in self._caches], list(self._tokens)
-        ways = (together, apart) if together_first else (apart, together)
-        seconds: dict[bool, float] = {}
-        said = []
-        for groups in ways:
-            for cache, length in zip(self._caches, before, strict=True):
-                self._decoder.rewind(cache, length)
-            self._tokens = list(tokens)
-            begun_s = perf_counter()
-            said.append([part for group in groups for part in self._go_on(group, steps)])
-            seconds[groups is together] = perf_counter() - begun_s
-        return Round(seconds[True], seconds[False], said[0] == said[1])
 
-    def close(self) -> None:
-        """Give their memory back."""
-        for cache in self._caches:
-            self._decoder.close(cache)
+def _apart(decoder: KvDecoder, caches: list[KvCache]) -> tuple[float, list[list[int]]]:
+    """The same, one conversation after the other."""
+    said: list[list[int]] = [[7] for _ in caches]
+    begun_s = perf_counter()
+    for cache, row in zip(caches, said, strict=True):
+        for _ in range(TOKENS):
+            row.append(_best(decoder.step([(cache, row[-1])])[0]))
+    seconds = perf_counter() - begun_s
+    _back(decoder, caches)
+    return seconds, said
 
-    def _go_on(self, rows: Sequence[int], steps: int) -> list[list[int]]:
-        said: dict[int, list[int]] = {row: [] for row in rows}
-        for _ in range(steps):
-            batch = [(self._caches[row], self._tokens[row]) for row in rows]
-            for row, logits in zip(rows, self._decoder.step(batch), strict=True):
-                if isinstance(logits, Exception):
-                    raise logits
-                self._tokens[row] = int(logits.argmax())
-                said[row].append(self._tokens[row])
-        return list(said.values())
+
+def _back(decoder: KvDecoder, caches: list[KvCache]) -> None:
+    for cache, prompt in zip(caches, PROMPTS, strict=False):
+        decoder.rewind(cache, prompt)
+
+
+def _best(logits: Any) -> int:
+    if isinstance(logits, Exception):
+        raise logits
+    return int(logits.argmax())
