@@ -35,7 +35,12 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "record": ("record", "record", "Record signals to a file, for replay and for reports."),
     "doctor": ("doctor", "doctor", "Say what this machine can and can't do, and what to do."),
     "config": ("config", "config", "Check and show the configuration."),
+    "completion": ("completion", "completion", "Print the completion script for a shell."),
+    "reference": ("reference", "reference", "Print the reference of all commands."),
 }
+
+HIDDEN: Final = frozenset({"reference"})
+"""Commands for those who work on trimtab."""
 
 EXIT_USAGE: Final = 2
 EXIT_FAILED: Final = 1
@@ -64,7 +69,8 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help page, without importing anything."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+            shown = {name: entry for name, entry in COMMANDS.items() if name not in HIDDEN}
+            formatter.write_dl([(name, entry[2]) for name, entry in shown.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,8 +11,14 @@ from trimtab.cli.settings import loaded
 @click.option("--model", metavar="ID", help="Model to serve. Default: the only one.")
 @click.option("--policy", metavar="NAME", help="Policy in force. Default: balanced.")
 @click.option("--threads", metavar="N", help="Engine threads. Default: all cores but one.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.option("--log-format", type=click.Choice(["auto", "json", "human"]))
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="The least that is told.",
+)
+@click.option(
+    "--log-format", type=click.Choice(["auto", "json", "human"]), help="auto: JSON under systemd."
+)
 @click.pass_context
 def run(
     ctx: click.Context,
