@@ -249,9 +249,11 @@ def test_a_sensor_with_a_bug_fails_alone() -> None:
     from trimtab.sensors.slow import SlowReader
 
     reader = SlowReader({"bad": ExplodingSensor()}, deadline_s=1.0)
-    reader.tick(0.0)
+    reader.take(0.0)
+    reader.ask(0.0)
     reader.settle(timeout_s=5.0)
-    reader.tick(1.0)
+    reader.take(1.0)
+    reader.ask(1.0)
 
     (reading,) = reader.readings(1.0)
     reader.close()

@@ -43,7 +43,8 @@ def last(reader: SlowReader, at_s: float) -> Reading:
 
 
 def run(reader: SlowReader, at_s: float) -> Reading:
-    reader.tick(at_s)
+    reader.take(at_s)
+    reader.ask(at_s)
     reader.settle(timeout_s=5.0)
     return last(reader, at_s)
 
@@ -53,7 +54,9 @@ def test_before_its_first_answer_a_slow_sensor_is_stale() -> None:
     sensor.gate.clear()
     reader = SlowReader({"s": sensor}, deadline_s=5.0)
 
-    reader.tick(0.0)
+    reader.take(0.0)
+
+    reader.ask(0.0)
     waiting = last(reader, 0.0)
     sensor.gate.set()
     reader.settle(timeout_s=5.0)
@@ -70,7 +73,9 @@ def test_an_answer_that_grows_old_says_how_old_it_is() -> None:
     run(reader, 0.0)
     sensor.gate.clear()
 
-    reader.tick(10.0)
+    reader.take(10.0)
+
+    reader.ask(10.0)
     fresh, old = last(reader, 33.0), last(reader, 34.0)
     sensor.gate.set()
     reader.close()
@@ -98,7 +103,8 @@ def test_a_sensor_that_hangs_outside_of_any_file_is_replaced_and_named() -> None
     reader = SlowReader({"stuck": stuck, "fine": fine}, deadline_s=2.0)
 
     for at_s in range(6):
-        reader.tick(float(at_s))
+        reader.take(float(at_s))
+        reader.ask(float(at_s))
         reader.settle(timeout_s=0.1)
     hung = reader.hung
     readings = {reading.signal: reading for reading in reader.readings(6.0)}
@@ -119,7 +125,8 @@ def test_only_a_few_threads_are_lost_to_hanging_sensors() -> None:
     reader = SlowReader(sensors, deadline_s=1.0)
 
     for at_s in range(60):
-        reader.tick(float(at_s))
+        reader.take(float(at_s))
+        reader.ask(float(at_s))
     lost = threading.active_count() - before
     for sensor in sensors.values():
         sensor.gate.set()

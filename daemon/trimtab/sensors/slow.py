@@ -95,10 +95,16 @@ class SlowReader:
         """Has a source read at the next tick even if it isn't due; safe from any thread."""
         self._requests.put(name)
 
-    def tick(self, at_s: float) -> None:
-        """Takes in what was read, notices what hangs, asks for what is due. Never waits."""
+    def take(self, at_s: float) -> None:
+        """Takes in what was read and notices what hangs; at the beginning of a tick."""
         self._take_results()
         self._notice_hang(at_s)
+
+    def ask(self, at_s: float) -> None:
+        """Asks for what is due; at the end of a tick, so that the thread doesn't compete with it.
+
+        All that is due is asked for at once: the thread is woken once a tick, not once a source.
+        """
         while not self._requests.empty():
             self._lanes[self._requests.get()].due_s = at_s
         lanes = self._lanes.items()
@@ -107,7 +113,6 @@ class SlowReader:
             self._ask(due, at_s)
 
     def _ask(self, names: list[str], at_s: float) -> None:
-        """All that is due at once: the thread is woken once a tick, not once a source."""
         if self._worker is None:
             if len(self._hung) >= _MOST_LOST_THREADS:
                 return

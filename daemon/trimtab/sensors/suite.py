@@ -69,7 +69,7 @@ class SensorSuite:
             at_s: Monotonic time of the tick.
             wall_s: Wall-clock time of the tick.
         """
-        self._slow.tick(at_s)
+        self._slow.take(at_s)
         readings = {reading.signal: reading for reading in self._slow.readings(at_s)}
         for source in self._fast.values():
             for reading in _guarded(source, at_s):
@@ -85,6 +85,7 @@ class SensorSuite:
                 self._on_change(change)
         for reading in self._derived.update(readings, at_s):
             readings[reading.signal] = plausible(reading)
+        self._slow.ask(at_s)
         return Snapshot(at_s, readings, wall_s)
 
     def _look_at_clock(self, at_s: float, wall_s: float) -> Reading:
