@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 from typing import Any, Final
@@ -18,9 +19,12 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
 from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
+from trimtab.runtime.control_group import separate
 from trimtab.runtime.daemon import Daemon, Options
+from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
+from trimtab.runtime.residence import avoid_oom_killer, lock_memory
 from trimtab.runtime.tasks import spawn
 from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
@@ -30,6 +34,8 @@ from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
 from trimtab.telemetry.metrics import Metrics
 
 THREADS_MAX: Final = 4
+STOP_MARGIN_S: Final = 15.0
+"""What ending workers and connections may take on a slow board, beyond the drain."""
 
 
 def run(config: Config) -> int:
@@ -45,15 +51,19 @@ def run(config: Config) -> int:
         StateError: The state directory can't be used.
     """
     configure(LogLevel(config.log.level), LogFormat(config.log.format))
+    faulthandler.enable()  # a watchdog's SIGABRT shows where we hung
     bound = bind(config.sockets, tcp=config.tcp)
+    notifier = own_notifier()
     try:
-        return asyncio.run(_serve(config, bound))
+        return asyncio.run(_serve(config, bound, notifier))
     finally:
+        notifier.close()
         bound.close()
 
 
-async def _serve(config: Config, bound: Bound) -> int:
+async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     log = get_logger("daemon")
+    _settle_in(config, log)
     clock = SystemClock()
     journal = Journal(config.state, config.journal.size_bytes)
     threads = config.engine.threads or default_threads(len(os.sched_getaffinity(0)))
@@ -91,6 +101,7 @@ async def _serve(config: Config, bound: Bound) -> int:
     await api.start()
     daemon.start(model)
     watching = spawn(policies.run(), "policy_watch", daemon.report)
+    _tell_systemd(notifier, daemon, overview, policies)
     log.info(
         "serving",
         version=__version__,
@@ -99,7 +110,8 @@ async def _serve(config: Config, bound: Bound) -> int:
         inference=str(config.sockets.inference),
         control=str(config.sockets.control),
     )
-    reason = await _until_told(policies)
+    reason = await _until_told(policies, notifier, clock)
+    notifier.stopping(config.api.drain_s + STOP_MARGIN_S)
     log.info("stopping", reason=reason)
     watching.cancel()
     await daemon.drain(config.api.drain_s)
@@ -112,7 +124,35 @@ async def _serve(config: Config, bound: Bound) -> int:
     return 0
 
 
-async def _until_told(policies: PolicyWatch) -> str:
+def _settle_in(config: Config, log: Any) -> None:
+    """Get what the machine allows for the controller to outlive everything else."""
+    proc_root, sys_root = config.sensors.proc_root, config.sensors.sys_root
+    reasons = {
+        "memory_not_locked": lock_memory(),
+        "oom_killer_not_avoided": avoid_oom_killer(proc_root),
+        "no_group_of_our_own": separate(proc_root, sys_root),
+    }
+    for event, reason in reasons.items():
+        if reason:
+            log.debug(event, reason=reason)
+
+
+def _tell_systemd(
+    notifier: Notifier, daemon: Daemon, overview: Overview, policies: PolicyWatch
+) -> None:
+    """Ready now; from here on alive with each completed tick."""
+
+    def ticked(at_s: float) -> None:
+        notifier.alive(at_s)
+        notifier.status(overview.headline())
+
+    notifier.ready(overview.headline())
+    if notifier.heard:
+        daemon.on_tick = ticked
+        policies.looked = notifier.reloaded
+
+
+async def _until_told(policies: PolicyWatch, notifier: Notifier, clock: SystemClock) -> str:
     """Wait for the signal to stop; SIGHUP reads the policy again."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
@@ -121,9 +161,13 @@ async def _until_told(policies: PolicyWatch) -> str:
         if not told.done():
             told.set_result(name)
 
+    def read_again() -> None:
+        notifier.reloading(clock.monotonic_s())
+        policies.reload_soon()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    loop.add_signal_handler(signal.SIGHUP, policies.reload_soon)
+    loop.add_signal_handler(signal.SIGHUP, read_again)
     return await told
 
 

@@ -178,6 +178,15 @@ class Overview:
             last_decision=recent[-1] if recent else None,
         )
 
+    def headline(self) -> str:
+        """The state in one line, as `systemctl status` shows it."""
+        name, reason = self._condition()
+        policy = self._policies.view()
+        stale = " (stale: its file is bad)" if policy.stale else ""
+        point = self._daemon.dispatcher.point.describe()
+        state = f"{name}: {point}" if name == "ready" else f"{name}: {reason}"
+        return f"{state}; policy {policy.name}{stale}"
+
     def signals(self) -> Sequence[SignalView]:
         """The last snapshot."""
         snapshot = self._daemon.controller.state.snapshot

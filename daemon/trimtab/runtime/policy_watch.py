@@ -92,6 +92,7 @@ class PolicyWatch:
         self._wake = asyncio.Event()
         self._whole = False
         self._one_at_a_time = asyncio.Lock()
+        self.looked: Callable[[], None] = _nothing
 
     # ------------------------------------------------------------ start
 
@@ -206,6 +207,7 @@ class PolicyWatch:
                 self._log.warning("policy_bad", policy=self._name, error=error.message)
             else:
                 self._log.info("policy_read", policy=view.name, revision=view.revision)
+            self.looked()
         else:
             self._apply()
 
@@ -370,3 +372,7 @@ def _content_hash(files: Iterable[Path]) -> bytes:
 def _survey(files: tuple[Path, ...]) -> tuple[bytes, set[Path]]:
     """The hash of the files, and the folders in which something can change it. Blocking."""
     return _content_hash(files), {folder for file in files for folder in folders_of(file)}
+
+
+def _nothing() -> None:
+    """Nobody wants to know that the files were looked at."""

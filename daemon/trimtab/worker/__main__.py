@@ -26,6 +26,9 @@ _NAME: Final = b"trimtab-worker"
 _LOAD_FAILED: Final = 1
 _BROKEN: Final = 3
 
+WORKERS_GROUP_VARIABLE: Final = "TRIMTAB_WORKERS_GROUP"
+"""Set by the controller where it has a control group for its workers."""
+
 
 def main() -> int:
     """Run the worker; returns its exit status."""
@@ -71,11 +74,21 @@ def _tie_to_parent(connection: socket.socket) -> bool:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except OSError:
         pass  # a sandbox may forbid it; the worker is still the largest process
+    _join_group(os.environ.get(WORKERS_GROUP_VARIABLE, ""))
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
     )
     parent, _, _ = struct.unpack("3i", credentials)
     return parent in (0, os.getppid())  # 0: the parent is in another namespace
+
+
+def _join_group(folder: str) -> None:
+    """Leave the controller's control group for the workers', before there is memory to charge."""
+    if folder:
+        try:
+            (Path(folder) / "cgroup.procs").write_text("0", encoding="ascii")
+        except OSError as error:
+            sys.stderr.write(f"{folder}: can't be joined: {error.strerror}\n")
 
 
 if __name__ == "__main__":
