@@ -13,7 +13,7 @@ import httpx
 from trimtab.api.service import ApiService
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import RequestError, TrimtabError
+from trimtab.errors import PolicyError, RequestError, TrimtabError
 from trimtab.serving.control import PointView, PolicyView, SignalView, StatusView, WorkerView
 from trimtab.serving.requests import (
     Delta,
@@ -225,6 +225,17 @@ class FakeControl:
 
     def pause(self, paused: bool, by: str) -> None:
         self._order("pause", paused, by)
+
+    async def policies(self) -> list[dict[str, Any]]:
+        return [{"name": "balanced", "problems": []}]
+
+    async def policy_values(self, name: str) -> dict[str, Any]:
+        if name != "balanced":
+            raise PolicyError(f"there is no policy {name!r}")
+        return {"name": name, "values": []}
+
+    async def check_policy(self, text: str) -> dict[str, Any]:
+        return {"sound": text.startswith("version"), "problems": []}
 
     async def use_policy(self, name: str, by: str) -> PolicyView:
         self._order("use_policy", name, by)

@@ -343,6 +343,43 @@ async def test_using_a_bad_or_missing_policy_changes_nothing(place: Place) -> No
     assert place.daemon.policies == []
 
 
+async def test_the_library_tells_what_there_is_and_what_is_wrong_with_it(place: Place) -> None:
+    place.write(place.sound())
+    place.write(BAD.replace("mine", "bad"), "bad")
+    watch = place.watch()
+    watch.load(None)
+
+    rows = {row["name"]: row for row in await watch.library()}
+    shown = await watch.values("mine")
+    checked = await watch.check(place.sound()), await watch.check(BAD)
+
+    assert rows["mine"]["problems"] == []
+    assert "a device can hold two" in rows["bad"]["problems"][0]["message"]
+    assert rows["balanced"]["shipped"] is True
+    assert {
+        "path": ["floor", "context"],
+        "text": "1024",
+        "origin": f"{place.folder}/mine.yaml:4",
+    } in (shown["values"])
+    assert [one["sound"] for one in checked] == [True, False]
+    with pytest.raises(PolicyError, match="no name"):
+        await watch.values("../mine")
+
+
+async def test_a_candidate_is_compiled_without_touching_what_is_in_force(place: Place) -> None:
+    place.write(place.sound())
+    watch = place.watch()
+    watch.load(None)
+
+    candidate = await watch.compile(place.sound(2048, "other"))
+    with pytest.raises(PolicyError, match="stand by itself"):
+        await watch.compile("version: 1\nname: x\nextends: mine\n")
+
+    assert candidate.floor.context == 2048
+    assert watch.view().name == "mine"
+    assert place.daemon.policies == []
+
+
 async def test_a_pipe_in_place_of_the_file_does_not_hang_the_watch(place: Place) -> None:
     path = place.write(place.sound())
     watch = place.watch()

@@ -39,6 +39,12 @@ class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: str
 
 
+class PolicyTextBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy as text that stands by itself."""
+
+    text: str
+
+
 class TrialBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A candidate policy, as text that stands by itself, and how long to try it (``10m``)."""
 

@@ -15,6 +15,7 @@ from trimtab.api.context import ApiContext, peer_of, sender
 from trimtab.api.control_bodies import (
     PinBody,
     PolicyBody,
+    PolicyTextBody,
     SignalBody,
     TrialBody,
     pin_of,
@@ -77,6 +78,9 @@ def ordering_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
         route("/pause", orders.pause, "POST"),
         route("/resume", orders.resume, "POST"),
         route("/policy", orders.use_policy, "PUT"),
+        route("/policies", orders.policies, "GET"),
+        route("/policies/{name}", orders.policy_values, "GET"),
+        route("/policy/check", orders.check_policy, "POST"),
         route("/trial", orders.begin_trial, "PUT"),
         route("/trial", orders.end_trial, "DELETE"),
         route("/reload", orders.reload, "POST"),
@@ -229,6 +233,19 @@ class Orders:
     async def recording(self, request: Request) -> Answer:
         """What the core takes in and decides, as server-sent events, until the client leaves."""
         return RecordingEvents(self._control.recording(), self._context.limits.keep_alive_s)
+
+    async def policies(self, request: Request) -> Answer:
+        """Every policy that can be used, and what is wrong with those that can't."""
+        return _json({"policies": await self._control.policies()})
+
+    async def policy_values(self, request: Request) -> Answer:
+        """A policy as it counts, each value with where it comes from."""
+        return _json(await self._control.policy_values(request.path_params["name"]))
+
+    async def check_policy(self, request: Request) -> Answer:
+        """What is wrong with a policy, on this device; changes nothing."""
+        body = decode(await read_body(request, _POLICY_BODY_BYTES), PolicyTextBody)
+        return _json(await self._control.check_policy(body.text))
 
     async def begin_trial(self, request: Request) -> Answer:
         """Try a policy in shadow: ``{"text": "version: 1...", "for": "10m"}``."""

@@ -56,6 +56,19 @@ class Policies(Protocol):
             PolicyError: It is bad.
         """
 
+    async def library(self) -> list[dict[str, Any]]:
+        """Every policy that can be used, and what is wrong with those that can't."""
+
+    async def values(self, name: str) -> dict[str, Any]:
+        """A policy as it counts.
+
+        Raises:
+            PolicyError: It is bad or isn't there.
+        """
+
+    async def check(self, text: str) -> dict[str, Any]:
+        """What is wrong with a policy that stands by itself."""
+
     async def use(self, name: str) -> PolicyView:
         """Put another one in force.
 
@@ -276,6 +289,18 @@ class Overview:
         """Stop or start again all steps but those for memory safety."""
         now = self._daemon.clock.monotonic_s()
         self._daemon.controller.post(PausedSet(now, paused, by))
+
+    async def policies(self) -> list[dict[str, Any]]:
+        """Every policy that can be used, and what is wrong with those that can't."""
+        return await self._policies.library()
+
+    async def policy_values(self, name: str) -> dict[str, Any]:
+        """A policy as it counts, each value with where it comes from."""
+        return await self._policies.values(name)
+
+    async def check_policy(self, text: str) -> dict[str, Any]:
+        """What is wrong with a policy that stands by itself, on this device."""
+        return await self._policies.check(text)
 
     async def use_policy(self, name: str, by: str) -> PolicyView:
         """Put another policy in force, by its name."""

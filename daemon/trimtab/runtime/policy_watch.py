@@ -33,6 +33,7 @@ from trimtab.runtime.last_good import (
     save_last_good,
     variants_of,
 )
+from trimtab.runtime.policy_library import as_name, check_text, list_policies, show_values
 from trimtab.runtime.policy_schedule import entry_in_force
 from trimtab.serving.control import PolicyView
 
@@ -161,14 +162,29 @@ class PolicyWatch:
         Raises:
             PolicyError: It is bad or isn't there; the policy in force stays, and stays watched.
         """
-        if "/" in name:
-            raise PolicyError(f"{name!r} is no name of a policy", hint="`trimtab policy list`")
-        view = await self._change(name)
+        view = await self._change(as_name(name))
         try:
             await asyncio.to_thread(save_choice, self._state, self._configured, name)
         except StateError as error:
             self._log.warning("choice_not_kept", error=error.message, hint=error.hint)
         return view
+
+    async def library(self) -> list[dict[str, Any]]:
+        """Every policy that can be used, and what is wrong with those that can't."""
+        return await asyncio.to_thread(list_policies, self._folder, *variants_of(self._model))
+
+    async def values(self, name: str) -> dict[str, Any]:
+        """A policy as it counts, each value with where it comes from.
+
+        Raises:
+            PolicyError: It is bad or isn't there.
+        """
+        device = variants_of(self._model)
+        return await asyncio.to_thread(show_values, name, self._folder, *device)
+
+    async def check(self, text: str) -> dict[str, Any]:
+        """What is wrong with a policy that stands by itself, on this device."""
+        return await asyncio.to_thread(check_text, text, *variants_of(self._model))
 
     def reload_soon(self) -> None:
         """Have the watch look again at once; for signal handlers. Faults are logged."""

@@ -162,6 +162,19 @@ class Control(Protocol):
     def trial(self) -> dict[str, Any] | None:
         """The report of the last trial, or of the one that runs; None if there was none."""
 
+    async def policies(self) -> list[dict[str, Any]]:
+        """Every policy that can be used, and what is wrong with those that can't."""
+
+    async def policy_values(self, name: str) -> dict[str, Any]:
+        """A policy as it counts, each value with where it comes from.
+
+        Raises:
+            PolicyError: It is bad or isn't there.
+        """
+
+    async def check_policy(self, text: str) -> dict[str, Any]:
+        """What is wrong with a policy that stands by itself, on this device."""
+
     async def use_policy(self, name: str, by: str) -> PolicyView:
         """Put another policy in force, by its name.
 
