@@ -24,8 +24,8 @@ from trimtab.demo.stage import Stage, Timeline
 from trimtab.errors import WorkerError
 from trimtab.runtime.clock import SystemClock
 
-READY_S: Final = 60.0
-LAST_CHATS_S: Final = 30.0
+READY_S: Final = 120.0
+LAST_CHATS_S: Final = 60.0
 NOTICE_S: Final = 0.2
 """In which the end of a process that has ended is noticed."""
 
