@@ -76,16 +76,15 @@ def step(state: State, event: Event, policy: Policy) -> Step:
             state = observe.measured(state, event)
             return Step(state)
         case RequestArrived() | RequestProgress() | RequestEnded():
-            state, schedule = serving.schedule(
-                serving.take(state, event, policy), policy, event.at_s
-            )
+            queue = serving.take(state, event, policy)
+            state, schedule = serving.schedule(state, queue, policy, event.at_s)
             return Step(state, schedule=schedule)
         case _:
             state, cause = _told(state, event)
     if not isinstance(event, Tick) and _seen_before_the_last_change(state):
         return Step(state, settled=settled)  # a tick is due, and it will see what there is now
     chosen = decide(state, policy, event.at_s, cause)
-    state, schedule = serving.schedule(chosen.state, policy, event.at_s)
+    state, schedule = serving.schedule(chosen.state, chosen.state.queue, policy, event.at_s)
     return Step(state, chosen.actions, chosen.decision, settled, schedule)
 
 

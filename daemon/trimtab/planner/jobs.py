@@ -55,3 +55,23 @@ def left(lengths: tuple[float, ...], produced: int, limit: int | None) -> tuple[
         return rest
     more = max(1.0, 0.5 * produced)
     return (min(more, max(1.0, limit - produced)) if limit is not None else more,)
+
+
+def moved(job: Job, prefill_left: float, produced: int) -> Job:
+    """The job further on. Written out, since it happens at every mark."""
+    rests = left(job.lengths, produced, job.limit)
+    return Job(
+        job.request,
+        job.arrived_s,
+        job.weight,
+        job.limit,
+        job.prompt,
+        prefill_left,
+        produced,
+        job.first_by_s,
+        job.end_base_s,
+        job.per_token_s,
+        job.lengths,
+        sum(rests) / len(rests),
+        job.late,
+    )

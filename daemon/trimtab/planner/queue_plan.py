@@ -1,9 +1,9 @@
 """A plan over everything that waits or runs: whom to serve, in which order, and whom to leave out.
 
 For one variant, all pieces of work (a prompt to read, an answer to write) are taken in the order of
-their deadlines: on one engine that can pause, no other order keeps more of them. Where a piece would
-be late, the request that takes the most time for its worth is left out, as in Moore's and Hodgson's
-algorithm.
+their deadlines: on one engine that can pause, no other order keeps more of them. Where a piece
+would be late, the request that takes the most time for its worth is left out, as in Moore's and
+Hodgson's algorithm.
 """
 
 from __future__ import annotations

@@ -12,16 +12,51 @@ from typing import Final
 
 from trimtab.domain.events import RequestArrived, RequestEnd, RequestEnded, RequestProgress
 from trimtab.domain.scheduling import Objective
-from trimtab.planner.jobs import Job, left
+from trimtab.planner.jobs import Job, moved
 from trimtab.planner.lengths import Lengths
 from trimtab.planner.queue_plan import Rate
-from trimtab.planner.shadow import Arrival, Shadow, served
+from trimtab.planner.shadow import MEMORY, Arrival, Shadow, served
 from trimtab.planner.speeds import Speeds
 from trimtab.policy.compiled import Policy
 
 FEWEST: Final = 4
 MARGIN: Final = 0.05
 DRAW: Final = 5
+ENOUGH: Final = 24
+STRETCH: Final = 1.25
+STRETCH_LEAST: Final = 1.0
+STRETCH_MOST: Final = 2.0
+STRETCH_GAIN: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What really came of requests, to hold the shadows against.
+
+    A shadow knows its lengths and is never disturbed, so it earns more than the engine will. Its
+    work is stretched until the shadow of the variant that is loaded earns what was really earned.
+
+    Attributes:
+        earned: Mean value of a request, as in a shadow.
+        count: Requests that ended, up to the shadows' memory.
+        stretch: Factor on the shadows' work.
+    """
+
+    earned: float = 0.0
+    count: float = 0.0
+    stretch: float = STRETCH
+
+    def after(self, gain: float) -> Truth:
+        """With one more request that ended."""
+        count = min(MEMORY, self.count + 1)
+        return Truth(self.earned + (gain - self.earned) / count, count, self.stretch)
+
+    def held_against(self, shadow: float) -> Truth:
+        """With the stretch moved towards what makes a shadow's earnings true."""
+        if self.count < ENOUGH:
+            return self
+        stretch = self.stretch + STRETCH_GAIN * (shadow - self.earned)
+        return Truth(self.earned, self.count, min(STRETCH_MOST, max(STRETCH_LEAST, stretch)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +69,7 @@ class Queue:
         speeds: Corrections of what is known of the variants.
         shadows: What each variant would have earned, by its name.
         home: The variant that pays best by them; None before there is enough to go by.
+        truth: What really came of the last requests, and by how much shadows are slowed down for it.
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
     """
@@ -43,6 +79,7 @@ class Queue:
     speeds: Speeds = field(default_factory=Speeds)
     shadows: tuple[tuple[str, Shadow], ...] = ()
     home: str | None = None
+    truth: Truth = field(default_factory=Truth)
     owed_s: float = 0.0
     considered_s: float = 0.0
 
@@ -67,7 +104,9 @@ def objective(event: RequestArrived, policy: Policy) -> Objective:
     return Objective(first_s, first_s, token_s)
 
 
-def arrived(queue: Queue, event: RequestArrived, due: Objective, rates: Sequence[Rate]) -> Queue:
+def arrived(
+    queue: Queue, event: RequestArrived, due: Objective, rates: Sequence[Rate], loaded: str | None
+) -> Queue:
     """A request has come; ``rates`` are the speeds of all variants as they are now."""
     lengths = queue.lengths.guess(event.prompt_tokens, event.max_tokens)
     job = Job(
@@ -96,6 +135,10 @@ def arrived(queue: Queue, event: RequestArrived, due: Objective, rates: Sequence
         event.weight,
     )
     past = dict(queue.shadows)
+    truth = queue.truth
+    if loaded in past:
+        truth = truth.held_against(past[loaded].earned)
+    stretch = truth.stretch
     shadows = tuple(
         [
             (
@@ -103,15 +146,25 @@ def arrived(queue: Queue, event: RequestArrived, due: Objective, rates: Sequence
                 served(
                     past.get(rate.variant) or Shadow(event.at_s),
                     new,
-                    rate.prefill_s,
-                    rate.decode_s,
+                    rate.prefill_s * stretch,
+                    rate.decode_s * stretch,
                     rate.quality,
                 ),
             )
             for rate in rates
         ]
     )
-    return replace(queue, jobs=(*queue.jobs, job), shadows=shadows)
+    jobs = (*queue.jobs, job)
+    return Queue(
+        jobs,
+        queue.lengths,
+        queue.speeds,
+        shadows,
+        queue.home,
+        truth,
+        queue.owed_s,
+        queue.considered_s,
+    )
 
 
 def progressed(queue: Queue, event: RequestProgress, known: Rate | None) -> Queue:
@@ -121,19 +174,10 @@ def progressed(queue: Queue, event: RequestProgress, known: Rate | None) -> Queu
     for job in queue.jobs:
         if job.request == event.request:
             speeds = _seen(speeds, job, event.prefilled_tokens, event, known)
-            job = _moved(job, event)
+            unread = max(0.0, job.prompt - event.prefilled_tokens)
+            job = moved(job, unread, event.produced_tokens)
         jobs.append(job)
-    return replace(queue, jobs=tuple(jobs), speeds=speeds)
-
-
-def _moved(job: Job, event: RequestProgress) -> Job:
-    rests = left(job.lengths, event.produced_tokens, job.limit)
-    return replace(
-        job,
-        prefill_left=max(0.0, job.prompt - event.prefilled_tokens),
-        produced=event.produced_tokens,
-        mean_left=sum(rests) / len(rests),
-    )
+    return _with(queue, tuple(jobs), speeds)
 
 
 def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
@@ -144,11 +188,26 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
     jobs = tuple([one for one in queue.jobs if one is not job])
     if event.end is RequestEnd.GONE:
         return replace(queue, jobs=jobs)
-    return replace(
-        queue,
-        jobs=jobs,
-        speeds=_seen(queue.speeds, job, float(job.prompt), event, known),
-        lengths=queue.lengths.with_answer(job.prompt, job.limit, event.produced_tokens),
+    speeds = _seen(queue.speeds, job, float(job.prompt), event, known)
+    lengths = queue.lengths.with_answer(job.prompt, job.limit, event.produced_tokens)
+    in_time = event.at_s <= job.end_base_s + job.per_token_s * event.produced_tokens
+    worth = job.weight * known.quality if known is not None else 0.0
+    truth = queue.truth.after(worth if in_time and not job.late else 0.0)
+    return Queue(
+        jobs, lengths, speeds, queue.shadows, queue.home, truth, queue.owed_s, queue.considered_s
+    )
+
+
+def _with(queue: Queue, jobs: tuple[Job, ...], speeds: Speeds) -> Queue:
+    return Queue(
+        jobs,
+        queue.lengths,
+        speeds,
+        queue.shadows,
+        queue.home,
+        queue.truth,
+        queue.owed_s,
+        queue.considered_s,
     )
 
 

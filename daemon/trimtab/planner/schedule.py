@@ -59,7 +59,12 @@ def _due(job: Job) -> float:
 
 
 def _with_late_marked(queue: Queue, fastest: Rate, at_s: float) -> Queue:
-    late = [job for job in queue.jobs if not job.late and _hopeless(job, fastest, at_s)]
+    late = [
+        job
+        for job in queue.jobs
+        if not job.late and job.first_by_s < at_s + job.prompt * fastest.prefill_s
+        if _hopeless(job, fastest, at_s)
+    ]
     if not late:
         return queue
     jobs = tuple([replace(job, late=True) if job in late else job for job in queue.jobs])
@@ -91,7 +96,12 @@ def _refused(
     retry_s = float(max(1, ceil(planned.busy_s)))
     reason = "its first token would come too late, and others are being served"
     jobs = tuple([job for job in queue.jobs if job not in out])
-    return replace(queue, jobs=jobs), tuple([Shed(job.request, retry_s, reason) for job in out])
+    truth = queue.truth
+    for _ in out:
+        truth = truth.after(0.0)
+    return replace(queue, jobs=jobs, truth=truth), tuple(
+        [Shed(job.request, retry_s, reason) for job in out]
+    )
 
 
 def _ordered(
@@ -110,7 +120,8 @@ def _ordered(
     order = [job.request for job in first] + [job.request for job in rest]
     head = first[0] if first else rest[0] if rest else None
     owed_s = 0.0
-    look = next_look(head.produced) if head is not None else None
+    # Alone in the queue, nothing that its length could tell would change anything.
+    look = next_look(head.produced) if head is not None and len(order) > 1 else None
     if first and rest:
         owed_s = queue.owed_s + FLOOR_SHARE * (at_s - queue.considered_s)
         if owed_s >= SLICE_S:
@@ -118,7 +129,16 @@ def _ordered(
             order.remove(head.request)
             order.insert(0, head.request)
             look = head.produced + max(1, int(SLICE_S / rate.decode_s))
-    queue = replace(queue, owed_s=owed_s, considered_s=at_s)
+    queue = Queue(
+        queue.jobs,
+        queue.lengths,
+        queue.speeds,
+        queue.shadows,
+        queue.home,
+        queue.truth,
+        owed_s,
+        at_s,
+    )
     return Considered(queue, Schedule(tuple(order), shed, look))
 
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trimtab.domain.events import RequestArrived, RequestEnded, RequestProgress
 from trimtab.domain.scheduling import Schedule
 from trimtab.planner import rates, requests
 from trimtab.planner.queue_plan import Rate
+from trimtab.planner.requests import Queue
 from trimtab.planner.schedule import consider
-from trimtab.planner.state import State
+from trimtab.planner.state import State, with_queue
 from trimtab.policy.compiled import Policy
 
 
 def take(
     state: State, event: RequestArrived | RequestProgress | RequestEnded, policy: Policy
-) -> State:
-    """The state after a request's event."""
+) -> Queue:
+    """The queue after a request's event."""
     queue = state.queue
     match event:
         case RequestArrived():
             speeds = rates.now(state.rates, queue.speeds, state.point.pace_ratio)
             due = requests.objective(event, policy)
-            queue = requests.arrived(queue, event, due, speeds)
+            queue = requests.arrived(queue, event, due, speeds, state.point.variant)
         case RequestProgress():
             queue = requests.progressed(queue, event, serving_rate(state))
         case RequestEnded():
             queue = requests.ended(queue, event, serving_rate(state))
-    return replace(state, queue=queue)
+    return queue
 
 
 def serving_rate(state: State) -> Rate | None:
@@ -39,15 +38,15 @@ def serving_rate(state: State) -> Rate | None:
     return None
 
 
-def schedule(state: State, policy: Policy, at_s: float) -> tuple[State, Schedule | None]:
-    """Whom to serve now; None while nothing is loaded, and without requests."""
-    if not state.queue.jobs:
-        return state, None
-    speeds = rates.now(state.rates, state.queue.speeds, state.point.pace_ratio)
-    loaded = next((one for one in speeds if one.variant == state.point.variant), None)
+def schedule(
+    state: State, queue: Queue, policy: Policy, at_s: float
+) -> tuple[State, Schedule | None]:
+    """The state with this queue, and whom to serve; None while nothing is loaded or wanted."""
+    loaded = None
+    if queue.jobs:
+        speeds = rates.now(state.rates, queue.speeds, state.point.pace_ratio)
+        loaded = next((one for one in speeds if one.variant == state.point.variant), None)
     if loaded is None:
-        return state, None
-    considered = consider(
-        state.queue, loaded, rates.fastest(speeds), at_s, policy.admission.max_wait_s
-    )
-    return replace(state, queue=considered.queue), considered.schedule
+        return state if queue is state.queue else with_queue(state, queue), None
+    considered = consider(queue, loaded, rates.fastest(speeds), at_s, policy.admission.max_wait_s)
+    return with_queue(state, considered.queue), considered.schedule

@@ -2,9 +2,10 @@
 
 A shadow serves every arrival in imagination, on one variant at the speed that it would have now:
 pieces of work (a prompt to read, an answer to write) earliest deadline first; where one would be
-late, the request not yet begun that takes longest is dropped, as in `queue_plan`. An answer's length
-is drawn from its likely lengths in turn, so that long and short ones have their share. All shadows
-see the same requests, so that the difference between two of them is far less noisy than either.
+late, the request not yet begun that takes longest is dropped, as in `queue_plan`. An answer's
+length is drawn from its likely lengths in turn, so that long and short ones have their share. All
+shadows see the same requests, so that the difference between two of them is far less noisy than
+either.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 MEMORY: Final = 96.0
-STRETCH: Final = 1.25
 
 Piece = tuple[float, int, float, bool, float]
 """(due, request, seconds of work left, whether it reads the prompt, worth)."""
@@ -66,7 +66,7 @@ def served(
     """The shadow after one more arrival, at these seconds per token."""
     pieces, gains = _passed(shadow, new.at_s - shadow.at_s)
     worth = new.weight * quality
-    read_s, write_s = new.prompt * prefill_s * STRETCH, new.output * decode_s * STRETCH
+    read_s, write_s = new.prompt * prefill_s, new.output * decode_s
     insort(pieces, (new.first_by_s, new.request, read_s, True, worth))
     insort(pieces, (new.end_by_s, new.request, write_s, False, worth))
     dropped = _drop_late(pieces, new.at_s)

@@ -7,7 +7,7 @@ what a profile got wrong. Observations count by the engine time behind them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import exp
 from typing import Final
 
@@ -42,4 +42,4 @@ class Speeds:
         common = self.common + (1 - exp(-took_s / COMMON_S)) * (seen / own - self.common)
         common = min(MOST, max(LEAST, common))
         drift = (1 - exp(-took_s / OWN_S)) * (seen / common - own)
-        return replace(self, common=common, own={**self.own, variant: own + drift})
+        return Speeds(common, {**self.own, variant: own + drift})

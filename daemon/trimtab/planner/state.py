@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from trimtab.domain.actions import Park, SwitchWorker
@@ -148,3 +148,18 @@ class State:
     rates: tuple[Rate, ...] = ()
     next_action: int = 1
     next_decision: int = 1
+
+
+_COPY: Final = tuple(
+    (member.__get__, member.__set__) for member in (vars(State)[one.name] for one in fields(State))
+)
+_SET_QUEUE: Final = vars(State)["queue"].__set__
+
+
+def with_queue(state: State, queue: Queue) -> State:
+    """``replace(state, queue=queue)`` at a third of its cost: it happens at every token mark."""
+    new = object.__new__(State)
+    for read, write in _COPY:
+        write(new, read(state))
+    _SET_QUEUE(new, queue)
+    return new

@@ -1,1 +1,1 @@
-"""Simulated time: scenarios of policies, and traces of requests through the planner."""
+"""Simulation: the real core against a device, workloads and other tenants that are made up."""

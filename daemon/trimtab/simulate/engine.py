@@ -12,7 +12,8 @@ from typing import Final
 
 from trimtab.simulate.ladder import Rung
 
-CLOSE: Final = 1e-9
+CLOSE: Final = 1e-6
+"""Tokens nearer to a whole number than this are whole: what rounding leaves is no token."""
 
 
 @dataclass(slots=True)
@@ -80,11 +81,14 @@ class Engine:
         if work.prompt_left > 0:
             work.prefill_s += elapsed_s
             work.prompt_left -= elapsed_s * rung.prefill_tps * self.speed
-            if work.prompt_left <= CLOSE * 1e3:
+            if work.prompt_left <= CLOSE:
                 work.prompt_left = 0.0
                 work.first_s = to_s
             return
         tokens = elapsed_s * rung.decode_tps * self.speed
         work.decode_s += elapsed_s
         work.written += tokens
+        whole = round(work.written)
+        if abs(work.written - whole) < CLOSE:
+            work.written = float(whole)
         work.earned += tokens * rung.quality
