@@ -278,6 +278,22 @@ def test_memory_is_committed_as_the_conversation_grows(kv: KvDecoder) -> None:
     assert kv.committed_bytes == 0
 
 
+def test_a_segment_may_be_a_file_on_a_disk(kv: KvDecoder, tmp_path: Path) -> None:
+    expected, logits = prefilled(kv, PROMPT, Place(CONTEXT))
+    tokens = greedy(kv, expected, int(logits.argmax()), 20)
+    kv.close(expected)
+    with (tmp_path / "segment").open("wb+") as file:
+        size = kv.shape.segment_bytes(CONTEXT)
+        os.posix_fallocate(file.fileno(), 0, size)
+        cache, logits = prefilled(kv, PROMPT, Place(CONTEXT, file.fileno()))
+        said = greedy(kv, cache, int(logits.argmax()), 20)
+        memory = kv.committed_bytes
+        kv.close(cache)
+
+    assert said == tokens
+    assert memory in (0, size)  # all of it where the folder is in memory itself
+
+
 def test_a_closed_cache_leaves_nothing_mapped(kv: KvDecoder) -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count("trimtab-kv")

@@ -41,6 +41,7 @@ class KvCache:
         self.length = valid
         self._mapping: Mapping = map_file(descriptor, size)
         self._descriptor = os.dup(descriptor)
+        self._in_memory = _is_memory(descriptor)
         self._bindings: dict[KvGraph, Any] = {}
 
     @property
@@ -55,8 +56,8 @@ class KvCache:
 
     @property
     def committed_bytes(self) -> int:
-        """Memory or disk that the segment takes now."""
-        return os.fstat(self._descriptor).st_blocks * 512
+        """Memory that the segment takes now; 0 for a file on a disk, whose pages can be dropped."""
+        return os.fstat(self._descriptor).st_blocks * 512 if self._in_memory else 0
 
     def binding_for(self, graph: KvGraph) -> Any:
         """The engine's binding of this cache alone to a graph: the target's, or a draft's."""
@@ -73,6 +74,15 @@ class KvCache:
             self._mapping.close()
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _is_memory(descriptor: int) -> bool:
+    """True for a memfd or a file on a tmpfs: only these can be sealed."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:
+        return False
+    return True
 
 
 def new_segment(size: int) -> int:

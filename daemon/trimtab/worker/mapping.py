@@ -15,6 +15,7 @@ from trimtab.errors import EngineError
 
 _MAP_FIXED: Final = 0x10
 _MAP_NORESERVE: Final = 0x4000
+_PROT_NONE: Final = 0
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -80,17 +81,25 @@ def map_file(descriptor: int, size: int) -> Mapping:
 
 
 def reserve(size: int) -> Mapping:
-    """A range of addresses with no memory behind it yet.
+    """A range of addresses with nothing behind it yet, that must not be touched.
+
+    Without access rights it counts for nothing where the kernel limits what is promised.
 
     Raises:
         EngineError: The kernel refuses.
     """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    return Mapping(_map(None, size, flags, -1, 0), size)
+    return Mapping(_map(None, size, flags, -1, 0, _PROT_NONE), size)
 
 
-def _map(address: int | None, size: int, flags: int, descriptor: int, offset: int) -> int:
-    protection = mmap.PROT_READ | mmap.PROT_WRITE
+def _map(
+    address: int | None,
+    size: int,
+    flags: int,
+    descriptor: int,
+    offset: int,
+    protection: int = mmap.PROT_READ | mmap.PROT_WRITE,
+) -> int:
     found = _libc.mmap(address, size, protection, flags, descriptor, offset)
     if found is None or found == _FAILED:
         reason = os.strerror(ctypes.get_errno())
