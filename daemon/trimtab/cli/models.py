@@ -37,7 +37,23 @@ _id = click.option("--id", "model_id", default="", help="The model's id. Default
 _name = click.option("--name", "display_name", default="", help="The model's name for people.")
 
 
-@click.group()
+class ModelsGroup(click.Group):
+    """`recommend` asks the planner and the profile: the others start without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in alphabetical order."""
+        return sorted([*self.commands, "recommend"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command; `recommend` is imported now."""
+        if cmd_name == "recommend":
+            from trimtab.cli.models_recommend import recommend_variants
+
+            return recommend_variants
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=ModelsGroup)
 def models() -> None:
     """List, build, add, fetch and verify models and their variants."""
 

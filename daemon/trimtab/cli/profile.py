@@ -56,6 +56,11 @@ INTERRUPTED: Final = 130
     show_default=True,
     help="Priority: 19 is the lowest.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw what was measured, memory against speed, into this PNG.",
+)
 @json_option
 @click.pass_context
 def profile(
@@ -68,6 +73,7 @@ def profile(
     text: Path | None,
     prompts: Path | None,
     nice: int,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Measure what each variant of the model really does on this device.
@@ -91,6 +97,10 @@ def profile(
             found = _measure(config, model, quick, fresh, reporter)
         if quality or text is not None or prompts is not None:
             found = _compare(config, model, found, text, prompts, console)
+    if plot is not None:
+        from trimtab.cli.profile_plot import draw
+
+        draw(found, model, plot)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:
