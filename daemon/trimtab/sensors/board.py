@@ -7,10 +7,12 @@ device tree's `compatible` list or by DMI, or named in the configuration.
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from trimtab.errors import ConfigError
@@ -211,14 +213,15 @@ def _parse(text: bytes, where: str) -> Board:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def shipped_boards() -> dict[str, Board]:
+@functools.cache
+def shipped_boards() -> Mapping[str, Board]:
     """All profiles that come with the package, by name."""
     boards = {}
     for file in sorted(resources.files("trimtab.sensors.boards").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".yaml"):
             board = _parse(file.read_bytes(), file.name)
             boards[board.name] = board
-    return boards
+    return MappingProxyType(boards)
 
 
 @dataclass(frozen=True, slots=True)
