@@ -11,7 +11,8 @@ from trimtab.policy.compiled import Policy
 from trimtab.policy.load import load_policy
 from trimtab.runtime.policy_trial import PolicyTrial
 from trimtab.simulate.catalogs import CATALOGS
-from trimtab.simulate.scenario_world import Device, Happening, World
+from trimtab.simulate.scenario_values import Device, Happening
+from trimtab.simulate.scenario_world import World
 
 GIB = 2.0**30
 

@@ -366,6 +366,16 @@ async def test_the_library_tells_what_there_is_and_what_is_wrong_with_it(place: 
         await watch.values("../mine")
 
 
+def test_what_a_policy_names_in_vain_is_logged(place: Place, tiny: ModelSpec) -> None:
+    place.write(place.sound() + "knobs: {variant: [int8, int3]}\n")
+
+    place.watch().load(tiny)
+
+    ((event, fields),) = place.log.lines
+    assert event == "policy_doubt"
+    assert "no variant 'int3'; int8 remain" in fields["problem"]
+
+
 async def test_a_candidate_is_compiled_without_touching_what_is_in_force(place: Place) -> None:
     place.write(place.sound())
     watch = place.watch()

@@ -304,6 +304,9 @@ class PolicyWatch:
         self._files, self._seen = read.files, read.content
         self._path = str(read.files[0]) if read.files else ""
         self._error = ""
+        for result in (read.result, *read.others.values()):
+            for warning in result.warnings:
+                self._log.warning("policy_doubt", problem=warning.text())
         try:
             save_last_good(self._state, read.result)
         except StateError as error:

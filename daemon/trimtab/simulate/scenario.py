@@ -31,7 +31,8 @@ from trimtab.simulate.scenario_schema import (
     ScenarioItem,
     given,
 )
-from trimtab.simulate.scenario_world import Device, Happening, Trace, World
+from trimtab.simulate.scenario_values import Device, Happening, Trace
+from trimtab.simulate.scenario_world import World
 
 _STAND_INS: Final[dict[str, str | int | list[str]]] = {"version": 1, "catalog": "0.5b"}
 

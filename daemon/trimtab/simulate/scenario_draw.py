@@ -9,7 +9,7 @@ from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.readings import Unit
 from trimtab.policy.units import format_quantity
 from trimtab.simulate.scenario_expect import Miss, clock
-from trimtab.simulate.scenario_world import Sample, Trace
+from trimtab.simulate.scenario_values import Sample, Trace
 
 BEFORE_S: Final = 120.0
 AFTER_S: Final = 60.0

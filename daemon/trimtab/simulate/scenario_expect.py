@@ -10,7 +10,7 @@ from trimtab.domain.decisions import Direction
 from trimtab.domain.readings import Unit
 from trimtab.policy.units import format_quantity
 from trimtab.simulate.scenario_schema import CountsFile, ExpectFile, StateFile, given
-from trimtab.simulate.scenario_world import Sample, Trace
+from trimtab.simulate.scenario_values import Sample, Trace
 
 _EPSILON_S: Final = 1e-6
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from trimtab.domain.actions import (
@@ -22,7 +22,6 @@ from trimtab.domain.actions import (
     SetSpeculation,
     SwitchWorker,
 )
-from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
     Demand,
@@ -37,124 +36,18 @@ from trimtab.domain.events import (
     WorkerLost,
     WorkerMeasured,
 )
-from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
-from trimtab.domain.models import ModelSpec
-from trimtab.domain.readings import Quality, Reading, Snapshot
+from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.planner import State, step
 from trimtab.planner.predict import loaded_bytes
 from trimtab.policy.compiled import Policy
+from trimtab.simulate.scenario_environment import Environment
 from trimtab.simulate.scenario_requests import Engine, Requests
+from trimtab.simulate.scenario_values import START_S, Device, Happening, Sample, Trace
 
 TICK_S: Final = 1.0
 CALM_TICK_S: Final = 5.0
 LIVELY_S: Final = 30.0
 _RETIRE_S: Final = 0.2
-_START_S: Final = 1000.0
-"""Simulated monotonic time at the start; no test may depend on it being zero."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What stands under the policy.
-
-    Attributes:
-        model: With speeds as they are on this device.
-        memory_bytes: All of its memory.
-        others_bytes: What everything else holds at the start.
-        threads: Engine threads.
-        rest_celsius: Temperature when idle; None without a sensor.
-        full_celsius: Temperature under load at full pace.
-        heat_s: Time constant.
-    """
-
-    model: ModelSpec
-    memory_bytes: float
-    others_bytes: float
-    threads: int = 1
-    rest_celsius: float | None = None
-    full_celsius: float = 0.0
-    heat_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """What happens at one time; see `scenario_schema.EventFile`."""
-
-    at_s: float
-    over_s: float = 0.0
-    others_bytes: float | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-    absent: tuple[str, ...] = ()
-    every_s: float | None = None
-    stop_requests: bool = False
-    prompt: int = 0
-    answer: int = 0
-    crash: bool = False
-    fails: frozenset[str] | None = None
-    pin: Mapping[Knob, str | int | float] | None = None
-    unpin: bool = False
-    policy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What was so after one tick; times are from the scenario's start."""
-
-    at_s: float
-    point: OperatingPoint
-    available_bytes: float
-    celsius: float | None
-    rules: tuple[str, ...]
-    running: int
-    waiting: int
-    refused: int
-    answered: int
-    loading: str = ""
-
-    @property
-    def parked(self) -> bool:
-        """True if nothing is loaded, and nothing is being loaded either."""
-        return self.point.parked and not self.loading
-
-    def describe(self) -> str:
-        """What is in force, in words."""
-        if not self.loading:
-            return self.point.describe()
-        return f"loading {self.loading}" if self.point.parked else self.point.describe()
-
-
-@dataclass(slots=True)
-class Trace:
-    """Everything that a scenario's run left behind."""
-
-    policy: Policy
-    memory_bytes: float
-    samples: list[Sample] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    happenings: list[tuple[float, str]] = field(default_factory=list)
-    start_s: float = _START_S
-
-
-@dataclass(slots=True)
-class _Ramp:
-    """A value on its way."""
-
-    value: float
-    goal: float = 0.0
-    rate: float = 0.0
-
-    def aim(self, goal: float, over_s: float) -> None:
-        if over_s <= 0:
-            self.value, self.rate = goal, 0.0
-        else:
-            self.goal, self.rate = goal, (goal - self.value) / over_s
-
-    def advance(self, elapsed_s: float) -> None:
-        if not self.rate:
-            return
-        self.value += self.rate * elapsed_s
-        if (self.value - self.goal) * self.rate >= 0:
-            self.value, self.rate = self.goal, 0.0
 
 
 class World:
@@ -189,11 +82,8 @@ class World:
         self.action: Action | None = None
         self.action_began = 0.0
         self.action_ends = 0.0
-        self.others = _Ramp(device.others_bytes)
-        self.signals: dict[str, _Ramp] = {}
-        self.absent: set[str] = set()
+        self.environment = Environment(device)
         self.failing: frozenset[str] = frozenset()
-        self.celsius = device.rest_celsius
         self.requests = Requests(policy.admission, policy.slo.window_s)
         self.trace = Trace(policy, device.memory_bytes)
         self.lively_until = LIVELY_S
@@ -215,12 +105,11 @@ class World:
     # ------------------------------------------------------------ time
 
     def _clock(self) -> float:
-        return _START_S + self.now
+        return START_S + self.now
 
     def _next_stop(self, upcoming: deque[Happening], for_s: float) -> float:
         """The next moment to look at."""
-        moving = self.others.rate or any(ramp.rate for ramp in self.signals.values())
-        if moving or self.action is not None:
+        if self.environment.moving or self.action is not None:
             self.lively_until = max(self.lively_until, self.now + TICK_S)
         step_s = TICK_S if self.now < self.lively_until else CALM_TICK_S
         moments = [self.now + step_s, for_s]
@@ -242,14 +131,8 @@ class World:
         elapsed = until - self.now
         self._elapsed = elapsed
         self.now = until
-        self.others.advance(elapsed)
-        for ramp in self.signals.values():
-            ramp.advance(elapsed)
         busy = self.requests.advance(until, elapsed, self._engine())
-        if self.celsius is not None and self.device.rest_celsius is not None:
-            rest, full = self.device.rest_celsius, self.device.full_celsius
-            goal = rest + (full - rest) * busy * self.worker.pace_ratio * self._warmth()
-            self.celsius += (goal - self.celsius) * min(1.0, elapsed / self.device.heat_s)
+        self.environment.advance(elapsed, busy, self.worker)
 
     def _engine(self) -> Engine | None:
         """The serving worker's speed; None without one."""
@@ -261,14 +144,6 @@ class World:
             (variant.decode_tps or 1.0) * pace, (variant.prefill_tps or 1.0) * pace, self.context
         )
 
-    def _warmth(self) -> float:
-        """How hot the loaded variant makes the board: the biggest one fully, others less."""
-        sizes = [variant.weights_bytes for variant in self.device.model.variants]
-        variant = self.device.model.variant(self.worker.variant or "")
-        if variant is None:
-            return 0.0
-        return 0.7 + 0.3 * float(variant.weights_bytes) / max(sizes)
-
     # ------------------------------------------------------------ what happens
 
     def _happen(self, upcoming: deque[Happening]) -> None:
@@ -277,7 +152,8 @@ class World:
             self.lively_until = self.now + LIVELY_S
 
     def _one(self, event: Happening) -> None:
-        self._environment(event)
+        for note in self.environment.apply(event):
+            self._say(note)
         self._workload(event)
         if event.crash and self.worker != PARKED:
             lost = self.worker.variant or ""
@@ -301,22 +177,6 @@ class World:
             self._say(f"the policy is now {self.policy.name}")
             self._post(PolicyChanged(self._clock(), self.policy.revision))
 
-    def _environment(self, event: Happening) -> None:
-        over = f" over {event.over_s:g} s" if event.over_s else ""
-        if event.others_bytes is not None:
-            self.others.aim(event.others_bytes, event.over_s)
-            self._say(f"others take {event.others_bytes / 2**20:.0f} MiB{over}")
-        for name, value in event.values.items():
-            ramp = self.signals.setdefault(name, _Ramp(value))
-            if name == "temperature.max" and self.celsius is not None and not ramp.rate:
-                ramp.value = self.celsius if ramp.value == value else ramp.value
-            ramp.aim(value, event.over_s)
-            self.absent.discard(name)
-            self._say(f"{name} is {value:g}{over}")
-        if event.absent:
-            self.absent.update(event.absent)
-            self._say(f"can't be read: {', '.join(event.absent)}")
-
     def _workload(self, event: Happening) -> None:
         if event.stop_requests:
             self.requests.stop()
@@ -338,7 +198,10 @@ class World:
             self._post(RequestWaiting(self._clock()))
         minute = int(self.start_minute + self.now // 60) % 1440
         rules_before = self._rules()
-        self._post(Tick(self._clock(), self._snapshot(), self._demand(), minute))
+        snapshot = self.environment.snapshot(
+            self._clock(), self._available(), self.requests.signals(self.now)
+        )
+        self._post(Tick(self._clock(), snapshot, self._demand(), minute))
         rules = self._rules()
         if rules != rules_before:
             self.lively_until = self.now + LIVELY_S
@@ -348,7 +211,7 @@ class World:
                 self.now,
                 replace(self.worker, context=self.context) if not self.worker.parked else PARKED,
                 self._available(),
-                self._temperature(),
+                self.environment.celsius,
                 rules,
                 self.requests.running,
                 self.requests.waiting,
@@ -372,29 +235,6 @@ class World:
             self.pending = deque(result.actions)
             self._begin()
 
-    def _snapshot(self) -> Snapshot:
-        at_s = self._clock()
-        values: dict[str, float | None] = {
-            "memory.available": self._available(),
-            "memory.total": self.device.memory_bytes,
-            **self.requests.signals(self.now),
-        }
-        if self.celsius is not None:
-            values["temperature.max"] = self.celsius
-        values |= {name: ramp.value for name, ramp in self.signals.items()}
-        readings = {
-            name: Reading(name, value, at_s) for name, value in values.items() if value is not None
-        }
-        for name in self.absent:
-            readings[name] = Reading(name, None, at_s, Quality.ABSENT, "as the scenario says")
-        return Snapshot(at_s, readings)
-
-    def _temperature(self) -> float | None:
-        told = self.signals.get("temperature.max")
-        if "temperature.max" in self.absent:
-            return None
-        return told.value if told is not None else self.celsius
-
     def _demand(self) -> Demand:
         serving = not self.worker.parked
         return Demand(
@@ -416,7 +256,7 @@ class World:
                 span = max(self.action_ends - self.action_began, 1e-9)
                 share = min(1.0, (self.now - self.action_began) / span)
                 loading = share * loaded_bytes(variant, {})
-        return max(0.0, self.device.memory_bytes - self.others.value - self._held() - loading)
+        return max(0.0, self.environment.free_bytes - self._held() - loading)
 
     def _held(self) -> float:
         variant = self.device.model.variant(self.worker.variant or "")
