@@ -233,6 +233,13 @@ class Daemon:
             worker_bytes=held,
         )
 
+    def look(self) -> None:
+        """One full look at the sensors now, besides those of the tick loop."""
+        try:
+            self._ticks.tick(self.clock.monotonic_s())
+        except Exception as error:  # as in the tick loop: one bad look must not end anything
+            self.report("look", error)
+
     def report(self, name: str, error: BaseException) -> None:
         """A part failed in a way that nobody foresaw: say so, with the place."""
         self._log.error("part_failed", part=name, error=repr(error), exc_info=error)
