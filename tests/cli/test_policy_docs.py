@@ -12,9 +12,10 @@ import pytest
 
 from trimtab.policy.load import load_policy
 from trimtab.policy.problems import describe
-from trimtab.policy.reference import reference
+from trimtab.policy.reference import reference, tables
 from trimtab.policy.shelf import shipped_folder
 from trimtab.simulate.scenario import load_scenarios, run_scenario
+from trimtab.simulate.scenario_schema import ScenarioFile
 
 DOCS = Path(__file__).parents[2] / "docs" / "policies.md"
 HEAD = "version: 1\nname: part\nprotect: [latency, memory]\n"
@@ -107,7 +108,9 @@ def test_a_command_ends_well(
 
 
 def test_the_reference_is_current() -> None:
-    assert DOCS.read_text().endswith(reference())
+    scenarios = "\n".join(tables("A file of scenarios", ScenarioFile))
+
+    assert DOCS.read_text().endswith(f"{scenarios}\n\n{reference()}")
 
 
 def test_every_shipped_policy_is_named_in_the_guide() -> None:

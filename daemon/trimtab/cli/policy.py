@@ -127,15 +127,21 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
 
 @policy.command()
 @click.option("--reference", "as_reference", is_flag=True, help="Markdown for people instead.")
-def schema(as_reference: bool) -> None:
+@click.option("--scenarios", is_flag=True, help="Of scenario tests; always Markdown.")
+def schema(as_reference: bool, scenarios: bool) -> None:
     """Print the JSON Schema of policies, for editors.
 
     Put this line first in a policy, and editors with a YAML language server complete and check it:
 
     # yaml-language-server: $schema=policy.schema.json
     """
-    from trimtab.policy.reference import json_schema_text, reference
+    from trimtab.policy.reference import json_schema_text, reference, tables
 
+    if scenarios:
+        from trimtab.simulate.scenario_schema import ScenarioFile
+
+        click.echo("\n".join(tables("A file of scenarios", ScenarioFile)))
+        return
     click.echo(reference() if as_reference else json_schema_text(), nl=False)
 
 

@@ -37,21 +37,21 @@ def quantity(unit: Unit) -> Callable[[object], float]:
     return parse
 
 
-def _text_schema(kind: str, example: str, *, number: bool = False) -> WithJsonSchema:
+def text_schema(kind: str, example: str, *, number: bool = False) -> WithJsonSchema:
     """What an editor is told about a quantity."""
     types = ["string", "number"] if number else ["string", "integer"]
     return WithJsonSchema({"type": types, "format": kind, "examples": [example]})
 
 
-Duration = Annotated[float, BeforeValidator(quantity(Unit.SECONDS)), _text_schema("time", "30s")]
-Size = Annotated[float, BeforeValidator(quantity(Unit.BYTES)), _text_schema("size", "512MiB")]
+Duration = Annotated[float, BeforeValidator(quantity(Unit.SECONDS)), text_schema("time", "30s")]
+Size = Annotated[float, BeforeValidator(quantity(Unit.BYTES)), text_schema("size", "512MiB")]
 Celsius = Annotated[
-    float, BeforeValidator(quantity(Unit.CELSIUS)), _text_schema("temperature", "80C")
+    float, BeforeValidator(quantity(Unit.CELSIUS)), text_schema("temperature", "80C")
 ]
 Ratio = Annotated[
     float,
     BeforeValidator(quantity(Unit.RATIO)),
-    _text_schema("share", "25%", number=True),
+    text_schema("share", "25%", number=True),
 ]
 Pace = Annotated[Ratio, Field(ge=MIN_PACE_RATIO, le=1)]
 Tokens = Annotated[int, Field(ge=MIN_CONTEXT, le=MAX_CONTEXT)]

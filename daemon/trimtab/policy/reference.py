@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trimtab.domain.readings import Unit
+from trimtab.policy.fields import Part
 from trimtab.policy.schema import PolicyFile
 from trimtab.policy.units import unit_example
 from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS
@@ -44,13 +45,19 @@ def json_schema_text() -> str:
 
 def reference() -> str:
     """Every field and every signal, as Markdown."""
-    schema = PolicyFile.model_json_schema()
-    lines = ["### A policy", "", *_table(schema)]
-    for name in _in_order(schema):
-        part = schema["$defs"][name]
-        lines += ["", f"### {_heading(name)}", "", part.get("description", ""), "", *_table(part)]
-    lines += ["", "### Signals", "", *_signals()]
+    lines = [*tables("A policy", PolicyFile), "", "### Signals", "", *_signals()]
     return "\n".join(lines) + "\n"
+
+
+def tables(title: str, part: type[Part]) -> list[str]:
+    """A table for a language's top and one for each of its parts, as lines of Markdown."""
+    schema = part.model_json_schema()
+    lines = [f"### {title}", "", *_table(schema)]
+    for name in _in_order(schema):
+        inner = schema["$defs"][name]
+        lines += ["", f"### {_heading(name)}", "", inner.get("description", "")]
+        lines += ["", *_table(inner)]
+    return lines
 
 
 def _in_order(schema: dict[str, Any]) -> list[str]:
@@ -85,18 +92,21 @@ def _table(part: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|"
     required = set(part.get("required", ()))
     for name, field in part["properties"].items():
-        default = "required" if name in required else _default(field.get("default"))
+        default = "required" if name in required else _default(field)
         # Pydantic leaves a description out where it is that of the part itself.
         meaning = field.get("description") or "See there."
         yield f"| `{name}` | {_words(field)} | {default} | {meaning} |"
 
 
-def _default(value: Any) -> str:
-    if value is None or value in ([], ""):
-        return "–"
-    if value == {}:
+def _default(field: dict[str, Any]) -> str:
+    value = field.get("default")
+    if value == {} and "$ref" in field:
         return "its own defaults"
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+    if value is None or value in ([], {}, ""):
+        return "–"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    if isinstance(value, str | int) and not isinstance(value, bool):
         return f"`{value}`"
     return f"`{json.dumps(value, ensure_ascii=False)}`".replace('"', "")
 
@@ -142,8 +152,9 @@ def _scalar_words(field: dict[str, Any]) -> str:
 
 
 def _heading(name: str) -> str:
-    """`MemoryLimits` becomes `Memory limits`."""
-    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    """`MemoryLimits` becomes `Memory limits`; the classes' `File` at the end says nothing here."""
+    short = name.removesuffix("File") or name
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in short)
     return words.strip().capitalize()
 
 

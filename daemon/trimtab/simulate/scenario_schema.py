@@ -19,11 +19,18 @@ from trimtab.policy.fields import (
     Threshold,
     VariantName,
     quantity,
+    text_schema,
     written,
 )
 
-Rate = Annotated[float, BeforeValidator(quantity(Unit.TOKENS_PER_S))]
-Bandwidth = Annotated[float, BeforeValidator(quantity(Unit.BYTES_PER_S))]
+Rate = Annotated[
+    float,
+    BeforeValidator(quantity(Unit.TOKENS_PER_S)),
+    text_schema("token rate", "20tokens/s", number=True),
+]
+Bandwidth = Annotated[
+    float, BeforeValidator(quantity(Unit.BYTES_PER_S)), text_schema("size per time", "25GB/s")
+]
 TokenCount = Annotated[int, Field(ge=1, le=10**7)]
 SignalName = Annotated[str, Field(min_length=1, max_length=200)]
 Times = Annotated[int, Field(ge=0, le=10**6)]
