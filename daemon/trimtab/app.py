@@ -13,6 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from trimtab import __version__
 from trimtab.api.service import ApiService, Bound, bind
+from trimtab.api.sockets import passed_by_systemd
 from trimtab.catalog.load import Catalog, load_catalog
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
@@ -24,11 +25,13 @@ from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
+from trimtab.runtime.pressure import watch_pressure
 from trimtab.runtime.residence import avoid_oom_killer, lock_memory
 from trimtab.runtime.tasks import spawn
 from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
 from trimtab.serving.disk import KvDisk
+from trimtab.serving.keep import restore
 from trimtab.telemetry.journal import Journal
 from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
 from trimtab.telemetry.metrics import Metrics
@@ -100,7 +103,9 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     api = ApiService(config, bound, daemon.gateway, overview, metrics, clock)
     await api.start()
     daemon.start(model)
+    _bring_back(daemon, model, notifier, log)
     watching = spawn(policies.run(), "policy_watch", daemon.report)
+    hint = watch_pressure(suite.config.roots, daemon.look)
     _tell_systemd(notifier, daemon, overview, policies)
     log.info(
         "serving",
@@ -117,6 +122,8 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
+    if hint is not None:
+        hint.close()
     suite.close()
     scheduler.shutdown(wait=False)
     journal.close()
@@ -135,6 +142,14 @@ def _settle_in(config: Config, log: Any) -> None:
     for event, reason in reasons.items():
         if reason:
             log.debug(event, reason=reason)
+
+
+def _bring_back(daemon: Daemon, model: ModelSpec | None, notifier: Notifier, log: Any) -> None:
+    """Conversations that an earlier controller left in systemd's descriptor store go on."""
+    passed = passed_by_systemd(os.environ, os.getpid())
+    restored = restore(passed, daemon.pool, model, notifier)
+    if restored.conversations or restored.dropped:
+        log.info("conversations_restored", count=restored.conversations, dropped=restored.dropped)
 
 
 def _tell_systemd(

@@ -12,11 +12,11 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
-from trimtab.errors import ServingError
+from trimtab.errors import ServingError, StateError
 from trimtab.serving.disk import KvDisk, Stored
 from trimtab.serving.segments import Segment
 
@@ -57,6 +57,7 @@ class Idle:
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
         busy: True while it is being written or read: it can't be taken or dropped.
+        kept: Under which name the service manager keeps it, too; empty if it doesn't.
     """
 
     lease: Lease
@@ -64,6 +65,7 @@ class Idle:
     used_s: float
     stored: Stored | None = None
     busy: bool = False
+    kept: str = ""
 
     @property
     def memory_bytes(self) -> int:
@@ -84,6 +86,16 @@ class Ledger:
     evicted: int = field(default=0)
 
 
+class Keeps(Protocol):
+    """Keeps idle conversations beyond the controller's own end."""
+
+    def keep(self, idle: Idle) -> str:
+        """Have one kept; the name under which it is, empty if it isn't."""
+
+    def forget(self, name: str) -> None:
+        """It is kept no longer."""
+
+
 def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
     """The shape of a variant's KV cache."""
     position = int(model.head_size * KV_DTYPE_BYTES[variant.kv_dtype])
@@ -99,6 +111,7 @@ class Pool:
 
     def __init__(self, disk: KvDisk | None = None) -> None:
         self.disk = disk
+        self.keeper: Keeps | None = None
         self._cap_bytes: int | None = None
         self._leases: list[Lease] = []
         self._idle: list[Idle] = []
@@ -161,9 +174,22 @@ class Pool:
         self._leases.remove(lease)
         lease.granted = lease.valid
         lease.segment.cut(lease.valid)
-        self._idle.append(Idle(lease, array("I", tokens[: lease.valid]), at_s))
+        idle = Idle(lease, array("I", tokens[: lease.valid]), at_s)
+        self._idle.append(idle)
+        self._keep(idle)
         while len(self._idle) > IDLE_MAX and (oldest := self._oldest(stored=True)) is not None:
             self._evict(oldest)
+
+    def adopt(self, idle: Idle) -> None:
+        """Take over a conversation that an earlier controller had kept.
+
+        Raises:
+            StateError: The budget has no room for it; it is given back.
+        """
+        self._idle.append(idle)
+        if self._cap_bytes is not None and self._charged() > self._cap_bytes:
+            self._evict(idle)
+            raise StateError("the KV pool has no room for it")
 
     # ------------------------------------------------------------ reuse
 
@@ -193,6 +219,7 @@ class Pool:
     def take(self, idle: Idle, length: int, user: int | None) -> Lease:
         """Go on with an idle segment: its first ``length`` tokens are valid."""
         self._idle.remove(idle)
+        self._forget(idle)
         lease = idle.lease
         lease.user = user
         lease.valid = length
@@ -233,6 +260,7 @@ class Pool:
                 idle.lease.valid = idle.lease.granted = tokens
                 idle.tokens = idle.tokens[:tokens]
                 freed += idle.lease.segment.cut(tokens)
+                self._keep(idle)  # what was kept says more than is there now
         return freed
 
     # ------------------------------------------------------------ disk
@@ -262,6 +290,7 @@ class Pool:
             return error.message
         finally:
             idle.busy = False
+        self._forget(idle)
         lease.segment.cut(0)
         return ""
 
@@ -296,7 +325,10 @@ class Pool:
         return lease.segment.cut(lease.valid)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give everything back, but what the service manager keeps for the next controller."""
+        for idle in [idle for idle in self._idle if idle.kept]:
+            self._idle.remove(idle)
+            idle.lease.segment.close()
         self.release_all()
         for lease in list(self._leases):
             self.drop(lease)
@@ -341,11 +373,22 @@ class Pool:
         those = [idle for idle in self._idle if not idle.busy and (stored or idle.stored is None)]
         return min(those, key=lambda idle: idle.used_s, default=None)
 
+    def _keep(self, idle: Idle) -> None:
+        self._forget(idle)
+        if self.keeper is not None and idle.stored is None:
+            idle.kept = self.keeper.keep(idle)
+
+    def _forget(self, idle: Idle) -> None:
+        if self.keeper is not None and idle.kept:
+            self.keeper.forget(idle.kept)
+        idle.kept = ""
+
     def _evict(self, idle: Idle) -> int:
         self._idle.remove(idle)
         committed = idle.lease.segment.committed_bytes()
-        # Punched first: a worker that still maps it must not keep the memory.
+        # Punched first: a worker that still maps it must not keep the memory, nor the manager.
         idle.lease.segment.cut(0)
+        self._forget(idle)
         idle.lease.segment.close()
         if idle.stored is not None and self.disk is not None:
             self.disk.give_up(idle.stored)

@@ -14,7 +14,7 @@ import os
 from typing import Final
 
 from trimtab.domain.kv import KvShape
-from trimtab.errors import ServingError
+from trimtab.errors import ServingError, StateError
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
@@ -42,7 +42,7 @@ class Segment:
 
     def __init__(self, shape: KvShape, tokens: int) -> None:
         self.shape = shape
-        self.capacity = shape.aligned_capacity(tokens, mmap.PAGESIZE)
+        self.capacity = self.capacity_for(shape, tokens)
         self.size_bytes = shape.segment_bytes(self.capacity)
         try:
             self._descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -55,6 +55,39 @@ class Segment:
             os.close(self._descriptor)
             raise _refused(error) from error
         self._open = True
+
+    @staticmethod
+    def capacity_for(shape: KvShape, tokens: int) -> int:
+        """Positions that a segment for so many tokens has room for, on this machine."""
+        return shape.aligned_capacity(tokens, mmap.PAGESIZE)
+
+    @classmethod
+    def adopt(cls, shape: KvShape, capacity: int, descriptor: int) -> Segment:
+        """A segment that an earlier controller made.
+
+        Args:
+            shape: Of the model's KV cache.
+            capacity: Positions that it has room for.
+            descriptor: Ours from now on, unless this fails.
+
+        Raises:
+            StateError: It isn't such a segment.
+        """
+        size_bytes = shape.segment_bytes(capacity)
+        try:
+            sealed = int(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)) & _SEALS == _SEALS
+            right = sealed and os.fstat(descriptor).st_size == size_bytes
+        except OSError as error:
+            raise StateError(f"it is no segment: {error.strerror}") from error
+        if not right:
+            raise StateError("its segment has another size, or isn't sealed")
+        adopted = cls.__new__(cls)
+        adopted.shape = shape
+        adopted.capacity = capacity
+        adopted.size_bytes = size_bytes
+        adopted._descriptor = descriptor
+        adopted._open = True
+        return adopted
 
     @property
     def descriptor(self) -> int:

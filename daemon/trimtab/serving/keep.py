@@ -1,0 +1,236 @@
+"""Idle conversations outlive the controller: systemd keeps their descriptors until the next start.
+
+For each there are two, under one name: its KV segment, and a record of what is in it. The record is
+a memfd as well: token ids are text to anybody with the tokenizer, and don't belong on a disk. After
+a boot, or a stop that is meant, all of it is gone.
+
+What comes back is believed only as far as it can be checked: tokenizer, KV shape and rope settings
+by the fingerprint, size and seals of the segment, and that the kernel holds as much memory for it
+as that many tokens take.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from trimtab.domain.kv import KvShape
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import StateError
+from trimtab.serving.pool import Idle, Lease, Pool, shape_of
+from trimtab.serving.segments import Segment
+
+VERSION: Final = 1
+NAME: Final = "kv-"
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_RECORD_SEALS: Final = (
+    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+)
+
+
+class Manager(Protocol):
+    """The service manager, which keeps descriptors."""
+
+    @property
+    def heard(self) -> bool:
+        """False if there is none."""
+
+    def store(self, name: str, descriptors: Sequence[int]) -> None:
+        """Keep these until the next start."""
+
+    def forget(self, name: str) -> None:
+        """Close what is kept under a name."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What is in a segment.
+
+    Attributes:
+        version: Of this record.
+        fingerprint: Of tokenizer, KV shape and rope settings.
+        layers: Of the KV shape, as are the next two.
+        kv_heads: See `KvShape`.
+        position_bytes: See `KvShape`.
+        capacity: Positions that the segment has room for.
+        user: Whose conversation it is.
+        used_s: When it was last used; the monotonic clock goes on over a restart.
+        tokens: Token ids, 32 bits each.
+    """
+
+    version: int
+    fingerprint: str
+    layers: int
+    kv_heads: int
+    position_bytes: int
+    capacity: int
+    user: int | None
+    used_s: float
+    tokens: bytes
+
+
+class Keeper:
+    """Has the service manager keep idle conversations.
+
+    Args:
+        manager: Keeps descriptors.
+        first: Number of the next name; names that are taken lie below.
+    """
+
+    def __init__(self, manager: Manager, first: int = 1) -> None:
+        self._manager = manager
+        self._numbers = itertools.count(first)
+
+    def keep(self, idle: Idle) -> str:
+        """Have a conversation kept.
+
+        Returns:
+            The name under which it is kept; empty if the kernel has no descriptor left.
+        """
+        segment = idle.lease.segment
+        try:
+            record = _write(_record(idle))
+        except OSError:
+            return ""
+        name = f"{NAME}{next(self._numbers)}"
+        try:
+            self._manager.store(name, (segment.descriptor, record))
+        finally:
+            os.close(record)
+        return name
+
+    def forget(self, name: str) -> None:
+        """The conversation goes on, or has been given up."""
+        self._manager.forget(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came back.
+
+    Attributes:
+        conversations: How many go on.
+        dropped: Why others don't, one sentence each.
+    """
+
+    conversations: int
+    dropped: tuple[str, ...]
+
+
+def restore(
+    passed: Mapping[str, Sequence[int]], pool: Pool, model: ModelSpec | None, manager: Manager
+) -> Restored:
+    """Give the pool what an earlier controller left with the service manager, and go on keeping.
+
+    Args:
+        passed: Descriptors by name; all that are ours are taken over or closed.
+        pool: Gets the conversations; it keeps its later ones with the manager too.
+        model: What is served.
+        manager: Told to forget what isn't used.
+    """
+    if not manager.heard:
+        return Restored(0, ())
+    ours = {name: fds for name, fds in passed.items() if name.startswith(NAME)}
+    numbers = [int(name[len(NAME) :]) for name in ours if name[len(NAME) :].isdecimal()]
+    pool.keeper = Keeper(manager, max(numbers, default=0) + 1)
+    dropped = []
+    for name, descriptors in ours.items():
+        try:
+            pool.adopt(_conversation(descriptors, model, name))
+        except StateError as error:
+            dropped.append(f"{name}: {error.message}")
+            manager.forget(name)
+    return Restored(len(ours) - len(dropped), tuple(dropped))
+
+
+def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str) -> Idle:
+    """The idle conversation that two descriptors hold; they are closed if they don't.
+
+    Raises:
+        StateError: It can't be used, and why.
+    """
+    left = set(descriptors)
+    try:
+        sealed = {fd for fd in descriptors if _seals(fd) & fcntl.F_SEAL_WRITE}
+        if len(sealed) != 1 or len(left) != 2:
+            raise StateError(f"{len(left)} descriptors came back, of which {len(sealed)} records")
+        record = _read(next(iter(sealed)))
+        segment_fd = (left - sealed).pop()
+        shape = KvShape(record.layers, record.kv_heads, record.position_bytes)
+        _check_model(record, shape, model)
+        segment = Segment.adopt(shape, record.capacity, segment_fd)
+        left.discard(segment_fd)
+    finally:
+        for descriptor in left:
+            os.close(descriptor)
+    tokens = array("I", record.tokens)
+    lease = Lease(segment, record.fingerprint, record.user, len(tokens), len(tokens))
+    if segment.committed_bytes() < segment.shape.token_bytes * len(tokens):
+        segment.close()
+        raise StateError("its memory had been given back")
+    return Idle(lease, tokens, record.used_s, kept=name)
+
+
+def _check_model(record: _Record, shape: KvShape, model: ModelSpec | None) -> None:
+    variants = () if model is None else model.variants
+    same = next((one for one in variants if one.fingerprint == record.fingerprint), None)
+    if model is None or same is None or shape_of(model, same) != shape:
+        raise StateError("it belongs to another model")
+    if record.capacity != Segment.capacity_for(shape, model.context_length):
+        raise StateError("its segment has another capacity")
+
+
+def _record(idle: Idle) -> bytes:
+    lease, shape = idle.lease, idle.lease.segment.shape
+    return msgspec.msgpack.encode(
+        _Record(
+            VERSION,
+            lease.fingerprint,
+            shape.layers,
+            shape.kv_heads,
+            shape.position_bytes,
+            lease.segment.capacity,
+            lease.user,
+            idle.used_s,
+            idle.tokens.tobytes(),
+        )
+    )
+
+
+def _write(content: bytes) -> int:
+    """A sealed memfd with this content."""
+    descriptor = os.memfd_create("trimtab-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _RECORD_SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read(descriptor: int) -> _Record:
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > _MOST_BYTES:
+            raise StateError(f"its record has {size} bytes")
+        record = msgspec.msgpack.decode(os.pread(descriptor, size, 0), type=_Record)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StateError(f"its record can't be read: {error}") from error
+    if record.version != VERSION or len(record.tokens) % array("I").itemsize:
+        raise StateError(f"its record has version {record.version}, not {VERSION}")
+    return record
+
+
+def _seals(descriptor: int) -> int:
+    try:
+        return int(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS))
+    except OSError:
+        return 0  # no memfd
