@@ -15,7 +15,7 @@ from trimtab.errors import TrimtabError
 MISSING: Final = "matplotlib isn't installed, so there is no plot: pip install 'trimtab[plot]'"
 _COLOURS: Final = ("#2a9d57", "#2b8cbe", "#e08a1e", "#a04fb0", "#7a7a7a")
 _GIB: Final = 2.0**30
-_WRAP: Final = 118
+_WRAP: Final = 158
 
 
 def available() -> bool:
@@ -114,6 +114,7 @@ def _variants(axes: Any, stage: Stage) -> None:
     axes.set_ylim(0, 1)
     axes.set_yticks([])
     axes.set_ylabel("variant", rotation=0, ha="right", va="center")
+    axes.set_title("white: none is loaded, and the chats are held", loc="right", fontsize=8, pad=3)
     end_s = stage.samples[-1].at_s if stage.samples else 1.0
     for name, begun_s, ended_s in spans(stage.samples):
         axes.axvspan(begun_s, ended_s, color=_colour(stage, name), alpha=0.85, linewidth=0)

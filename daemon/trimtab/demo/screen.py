@@ -205,9 +205,9 @@ def _chat(chat: Chat, width: int, rows: int) -> RenderableType:
     inside = max(1, rows - 2)
     columns = max(10, width - 4)
     flat = " ".join(chat.text.split()) or "…"
-    if len(flat) > inside * columns:  # the end of it, as full lines
-        flat = "…" + flat[1 - inside * columns :]
-    lines = [flat[at : at + columns] for at in range(0, len(flat), columns)]
+    lines = textwrap.wrap(flat, columns)
+    if inside == 1 and len(lines) > 1:  # a new line would begin nearly empty
+        lines = ["…" + flat[1 - columns :]]
     title = Text(f"{chat.number}: {chat.prompt}", no_wrap=True, overflow="ellipsis")
     title.truncate(max(10, width - 8), overflow="ellipsis")
     return Panel(
