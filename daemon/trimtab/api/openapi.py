@@ -15,7 +15,13 @@ from starlette.routing import BaseRoute, Route
 
 from trimtab import __version__
 from trimtab.api import openapi_answers as answers
-from trimtab.api.control_bodies import PinBody, PolicyBody, SignalBody, TrialBody
+from trimtab.api.control_bodies import (
+    PinBody,
+    PolicyBody,
+    PolicyTextBody,
+    SignalBody,
+    TrialBody,
+)
 from trimtab.api.faults import PROBLEM_TYPE
 from trimtab.api.ollama_bodies import OllamaChatBody, OllamaGenerateBody
 from trimtab.api.ollama_routes import ShowBody
@@ -112,6 +118,19 @@ OPERATIONS: Final[dict[str, Operation]] = {
     f"GET {_PREFIX}/signals": _control("The last snapshot.", answers.SIGNALS),
     f"GET {_PREFIX}/points": _control("Operating points, in or out.", answers.POINTS),
     f"GET {_PREFIX}/policy": _control("The policy in force.", PolicyView),
+    f"GET {_PREFIX}/policies": _control(
+        "Policies that can be used, and what is wrong with the others.", answers.POLICIES
+    ),
+    f"GET {_PREFIX}/policies/{{name}}": _control(
+        "A policy as it counts, each value with its source.",
+        answers.PLAIN_OBJECT,
+        parameters=(
+            {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}},
+        ),
+    ),
+    f"POST {_PREFIX}/policy/check": _control(
+        "What is wrong with a policy; changes nothing.", answers.PLAIN_OBJECT, body=PolicyTextBody
+    ),
     f"GET {_PREFIX}/trial": _control("The report of a policy's trial.", answers.TRIAL),
     f"GET {_PREFIX}/decisions": _control(
         "The newest decisions.",
@@ -165,14 +184,14 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """The OpenAPI document of an application.
 
     Args:
-        routes: What it answers; a route that `OPERATIONS` doesn't know is a KeyError.
+        routes: What it answers; one that `OPERATIONS` doesn't know is named, and no more.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         if isinstance(route, Route):
             path = re.sub(r":path\}", "}", route.path)
             for method in sorted((route.methods or set()) - {"HEAD"}):
-                operation = OPERATIONS[f"{method} {path}"]
+                operation = OPERATIONS.get(f"{method} {path}") or Operation(path, {})
                 paths.setdefault(path, {})[method.lower()] = _described(operation)
     bodies = [one.body for one in OPERATIONS.values() if one.body]
     _, components = msgspec.json.schema_components([*bodies, *_TYPES], ref_template=_REFERENCE)

@@ -55,6 +55,7 @@ SIGNALS: Final = _object(signals=_list({"$ref": "#/components/schemas/SignalView
 POINTS: Final = _object(points=_list(_LOOSE))
 RECORD: Final = _object(id=_COUNT, wall_s={"type": "number"}, direction=_TEXT, trigger=_LOOSE)
 RECORDS: Final = _object(decisions=_list(RECORD))
+POLICIES: Final = _object(policies=_list(_LOOSE))
 TRIAL: Final = _object(trial={"type": ["object", "null"]})
 PINNED: Final = _object(pinned=_LOOSE)
 PAUSED: Final = _object(paused={"type": "boolean"})
