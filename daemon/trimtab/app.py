@@ -15,6 +15,7 @@ from trimtab import __version__
 from trimtab.api.service import ApiService, Bound, bind
 from trimtab.api.sockets import passed_by_systemd
 from trimtab.catalog.load import Catalog, load_catalog
+from trimtab.config.engine_threads import default_threads
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
@@ -36,7 +37,6 @@ from trimtab.telemetry.journal import Journal
 from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
 from trimtab.telemetry.metrics import Metrics
 
-THREADS_MAX: Final = 4
 STOP_MARGIN_S: Final = 15.0
 """What ending workers and connections may take on a slow board, beyond the drain."""
 
@@ -184,14 +184,6 @@ async def _until_told(policies: PolicyWatch, notifier: Notifier, clock: SystemCl
         loop.add_signal_handler(number, stop, number.name)
     loop.add_signal_handler(signal.SIGHUP, read_again)
     return await told
-
-
-def default_threads(cores: int) -> int:
-    """Engine threads where nobody says: one core is left to everything else, and four are enough.
-
-    A second process on the last core makes all engine threads wait for the slowest.
-    """
-    return max(1, min(cores - 1, THREADS_MAX))
 
 
 def _kv_disk(config: Config, log: Any) -> KvDisk | None:

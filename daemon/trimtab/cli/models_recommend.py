@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trimtab.app import default_threads
 from trimtab.catalog.disk import readable
 from trimtab.catalog.load import load_catalog
 from trimtab.catalog.recipes import MODELS
 from trimtab.cli.plan import find_shape, find_target
 from trimtab.cli.settings import json_option, loaded
+from trimtab.config.engine_threads import default_threads
 from trimtab.config.policies import shipped_policies
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec

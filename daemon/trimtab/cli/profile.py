@@ -13,10 +13,10 @@ import click
 import msgspec
 from rich.console import Console
 
-from trimtab.app import default_threads
 from trimtab.catalog.load import load_catalog
 from trimtab.cli.profile_tables import ProfileProgress, print_profile
 from trimtab.cli.settings import json_option, loaded
+from trimtab.config.engine_threads import default_threads
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.profile import Profile

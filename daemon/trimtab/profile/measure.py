@@ -21,7 +21,7 @@ from trimtab.serving.pool import shape_of
 from trimtab.serving.segments import Segment
 from trimtab.workers.worker import Launch
 
-SPECULATION_TOKENS: Final = 96
+SPECULATION_TOKENS: Final = 64
 HANDOVER_TOKENS: Final = 8
 NOT_COLD_RATIO: Final = 0.05
 

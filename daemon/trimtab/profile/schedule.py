@@ -90,7 +90,7 @@ class Extent:
 
 
 QUICK: Final = Extent("quick", (64, 384), 1, 16)
-FULL: Final = Extent("full", (64, 512, 2048), 5, 32)
+FULL: Final = Extent("full", (64, 512, 2048), 3, 24)
 
 
 def thread_counts(cores: int) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ def _session(
     steps.append(Step(Kind.LOAD_WARM, name, threads, repeats=repeats, cost_s=again_s))
     steps.append(Step(Kind.RESIDENT, name, threads, cost_s=0.3))
     for size in reversed(sizes):
-        times = extent.repeats if size <= 512 else min(2, extent.repeats)
+        times = extent.repeats if size <= 512 else 1
         cost = times * size * prefill_s(variant)
         steps.append(Step(Kind.TTFT, name, threads, size, repeats=times, cost_s=cost))
     for size in reversed(sizes):
@@ -207,7 +207,7 @@ def _session(
 
 
 def _speculation(variant: VariantSpec, threads: int, text: str) -> Step:
-    cost = 4 * (100 * decode_s(variant) + 150 * prefill_s(variant))
+    cost = 4 * (64 * decode_s(variant) + 150 * prefill_s(variant))
     return Step(Kind.SPECULATION, variant.name, threads, detail=text, repeats=2, cost_s=cost)
 
 
