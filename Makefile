@@ -7,12 +7,14 @@ BIN := $(VENV)/bin
 MODEL := smollm2-135m
 SETUP := $(VENV)/.setup
 
-.PHONY: help setup models demo test test-quick lint format clean
+.PHONY: help setup models demo test test-quick test-systemd deb lint format clean
 
 help:
 	@echo "make demo    run trimtab on a real model and squeeze its memory (builds the model once)"
 	@echo "make test    run the tests"
 	@echo "make lint    run the linters"
+	@echo "make deb     build the package for Debian 12 in dist/"
+	@echo "make test-systemd  install that package under a throw-away systemd and check the service"
 	@echo "make setup   prepare .venv alone"
 	@echo "make models  build the SmolLM2 variants alone"
 
@@ -39,6 +41,12 @@ demo: models
 test: setup
 	@echo "test: running the tests on the real engine with the tiny model of tests/tiny"
 	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+deb: setup
+	@$(BIN)/python tools/build_deb.py
+
+test-systemd: deb
+	@tests/systemd/run
 
 lint: setup
 	$(BIN)/ruff check .

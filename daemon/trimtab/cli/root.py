@@ -35,6 +35,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "record": ("record", "record", "Record signals to a file, for replay and for reports."),
     "doctor": ("doctor", "doctor", "Say what this machine can and can't do, and what to do."),
     "config": ("config", "config", "Check and show the configuration."),
+    "install-service": (
+        "install_service",
+        "install_service",
+        "Make trimtab a systemd service, or take it away.",
+    ),
     "completion": ("completion", "completion", "Print the completion script for a shell."),
     "reference": ("reference", "reference", "Print the reference of all commands."),
 }
