@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import CliRunner
+from sensor_trees import Tree
 
 from real_daemon import RealDaemon
 from trimtab.cli.root import root
+from trimtab.domain.decisions import Direction
 from trimtab.domain.events import PinSet
 from trimtab.telemetry.recording import read_recording, rerun
 
@@ -118,6 +121,42 @@ def test_a_recording_of_the_daemon_runs_again_with_the_same_decisions(
     assert any(isinstance(entry.event, PinSet) for entry in recording.entries)
     assert [one.target.variant for one in again.decisions] == ["int4"]
     assert again.differences == ()
+
+
+def heat(tree: Tree, millidegrees: int) -> None:
+    tree.zone(0, "cpu-thermal", millidegrees, critical=110000)
+
+
+def heat_until_it_acts(daemon: RealDaemon, tree: Tree) -> None:
+    heat(tree, 95000)
+    until_s = time.monotonic() + 40
+    while daemon.status()["last_decision"]["trigger"]["signal"] != "temperature.max":
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
+    daemon.end()
+
+
+def test_a_hot_zone_makes_the_daemon_step_down_and_a_recording_outlives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path / "machine")
+    heat(tree, 45000)
+    hot = RealDaemon(tmp_path / "daemon", TICK="200ms", SENSORS_SYS_ROOT=str(tree.sys)).start()
+    for key, value in hot.environ.items():
+        if key.startswith("TRIMTAB_"):
+            monkeypatch.setenv(key, value)
+    warming = threading.Timer(0.5, heat_until_it_acts, [hot, tree])
+    warming.start()
+
+    result = CliRunner().invoke(root, ["record", str(tmp_path / "hot.gz"), "--for", "60s"])
+    warming.join()
+    decisions = rerun(read_recording(tmp_path / "hot.gz")).decisions
+
+    assert result.exit_code == 1
+    assert "the recording ends early" in result.stderr
+    assert decisions[0].trigger.signal == "temperature.max"
+    assert decisions[0].trigger.value == 95.0
+    assert decisions[0].direction is Direction.DOWN
 
 
 def test_a_recording_never_holds_what_was_said(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trimtab.cli.settings import json_option, loaded, print_json
+from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
     from trimtab.config.load import Loaded
@@ -55,7 +56,7 @@ def record(
 
     settings, clock = loaded(ctx), SystemClock()
     counts = {"event": 0, "decision": 0}
-    began_s = clock.monotonic_s()
+    began_s, broken = clock.monotonic_s(), ""
     lines = _open(settings, clock, direct=direct)
     with RecordingWriter(file) as writer:
         try:
@@ -69,9 +70,16 @@ def record(
                     break
         except KeyboardInterrupt:
             pass
+        except TrimtabError as error:  # the daemon went away; what it told is kept
+            if not writer.lines:
+                raise
+            broken = error.message
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     _report(file, counts, clock.monotonic_s() - began_s, as_json=as_json)
+    if broken:
+        click.echo(f"trimtab: the recording ends early: {broken}", err=True)
+        ctx.exit(1)
 
 
 def _progress(seconds: float, counts: dict[str, int]) -> None:
