@@ -80,6 +80,7 @@ def test_the_daemon_tells_latency_and_the_memory_of_its_worker(
     assert rows["memory.available"]["watched_by"] != []
     assert rows["requests.slo_met"]["value"] in {0.0, 1.0}
     assert rows["queue.depth"]["value"] == 0.0
+    assert rows["kv.idle"]["value"] > 0  # the conversation is kept for its next turn
 
 
 def test_a_pushed_value_is_seen_as_a_signal_in_its_unit(trimtab: Trimtab) -> None:

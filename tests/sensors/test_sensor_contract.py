@@ -27,6 +27,9 @@ from trimtab.sensors.registry import FAST_SENSORS, SLOW_SENSORS, Setting
 from trimtab.sensors.throttle import parse_throttled
 from trimtab.sensors.zones import parse_millidegrees, slug
 from trimtab.sensors.zram import parse_mm_stat
+from trimtab.serving.meter import kv_readings
+from trimtab.serving.pool import Ledger
+from trimtab.signals.latency import LatencyWindow
 from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS, unit_of
 
 Start = Callable[[SensorConfig], Ticker]
@@ -97,12 +100,11 @@ def test_every_promised_signal_is_in_the_registry(promised: set[str]) -> None:
 def test_every_signal_in_the_registry_comes_from_somewhere(
     promised: set[str], tree: Tree, start: Start
 ) -> None:
-    from trimtab.signals.latency import LatencyWindow
-
     told = start(tree.config()).readings().keys()
-    latency = {reading.signal for reading in LatencyWindow().readings(0.0)}
+    serving = {reading.signal for reading in LatencyWindow().readings(0.0)}
+    serving |= {reading.signal for reading in kv_readings(Ledger(), 0.0)}
 
-    assert SIGNALS.keys() == told | latency
+    assert SIGNALS.keys() == told | serving
     assert promised <= told
 
 

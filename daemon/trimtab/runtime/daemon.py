@@ -35,7 +35,7 @@ from trimtab.runtime.ticks import Sensors, TickLoop
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.gateway import Gateway
-from trimtab.serving.meter import Meter
+from trimtab.serving.meter import Meter, kv_readings
 from trimtab.serving.pool import Pool
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
@@ -262,8 +262,9 @@ class Daemon:
         local = time.localtime(snapshot.wall_s)
         minute = local.tm_hour * 60 + local.tm_min
         self.meter.serves(self.dispatcher.point.variant)
-        latency = {reading.signal: reading for reading in self.meter.readings(snapshot.at_s)}
-        snapshot = replace(snapshot, readings={**snapshot.readings, **latency})
+        own = [*self.meter.readings(snapshot.at_s), *kv_readings(self.pool.ledger(), snapshot.at_s)]
+        readings = {**snapshot.readings, **{reading.signal: reading for reading in own}}
+        snapshot = replace(snapshot, readings=readings)
         event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
         self.controller.post(event)
         self._say_why_not()

@@ -7,11 +7,21 @@ from typing import Final
 
 from trimtab.domain.readings import Reading
 from trimtab.policy.compiled import Slo
+from trimtab.serving.pool import Ledger
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stream import Stream
 from trimtab.signals.latency import LatencyWindow
 
 RATE_SIGNAL: Final = "throughput.tokens_per_s"
+
+
+def kv_readings(ledger: Ledger, at_s: float) -> list[Reading]:
+    """What the KV pool holds, as signals."""
+    return [
+        Reading("kv.leased", float(ledger.leased), at_s),
+        Reading("kv.idle", float(ledger.idle), at_s),
+        Reading("kv.stored", float(ledger.stored), at_s),
+    ]
 
 
 class Meter:

@@ -106,7 +106,7 @@ MEMORY: Final = (
         "memory.own.shared",
         "Pss_Shmem in /proc/PID/smaps_rollup",
         "Of that, mapped shared memory: the KV cache.",
-        "KV that no worker maps is held by the daemon as descriptors and isn't seen here.",
+        "KV that no worker maps isn't seen here; kv.leased and kv.idle have all of it.",
     ),
     in_bytes(
         "memory.own.swapped",

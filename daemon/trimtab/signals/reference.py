@@ -23,6 +23,7 @@ _AREAS: Final[dict[str, str]] = {
     "queue": "Queue",
     "requests": "Requests",
     "throughput": "Throughput",
+    "kv": "KV cache",
 }
 _FAMILIES: Final[dict[str, str]] = {
     "temperature.zone.": "The hottest thermal zone of one type, such as "

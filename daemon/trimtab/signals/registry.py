@@ -11,10 +11,10 @@ from typing import Final
 from trimtab.domain.readings import Unit
 from trimtab.signals.device_signals import DISK, GPU, LOAD, POWER, THERMAL
 from trimtab.signals.memory_signals import MEMORY
-from trimtab.signals.service_signals import LATENCY
+from trimtab.signals.service_signals import KV, LATENCY
 from trimtab.signals.spec import SignalSpec
 
-_SPECS: Final = (*MEMORY, *THERMAL, *LOAD, *POWER, *DISK, *GPU, *LATENCY)
+_SPECS: Final = (*MEMORY, *THERMAL, *LOAD, *POWER, *DISK, *GPU, *LATENCY, *KV)
 
 SIGNALS: Final[dict[str, SignalSpec]] = {spec.name: spec for spec in _SPECS}
 

@@ -1,11 +1,11 @@
-"""The signals of serving: what requests feel."""
+"""The signals of serving: what requests feel, and what the KV cache holds."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from trimtab.domain.readings import Unit
-from trimtab.signals.spec import SignalSpec, in_seconds, ratio
+from trimtab.signals.spec import SignalSpec, in_bytes, in_seconds, ratio
 
 _HERE: Final = "Of the variant that serves now; starts afresh when it changes."
 _CLIENT: Final = "requests, over the policy's slo window"
@@ -71,4 +71,22 @@ LATENCY: Final = (
         "Requests a second that met every objective of the policy.",
         high=1e6,
     ),
+)
+
+_POOL: Final = "the KV pool's ledger: blocks of its segments"
+
+KV: Final = (
+    in_bytes(
+        "kv.leased",
+        _POOL,
+        "Memory that the KV cache of running conversations takes.",
+        "Held by the daemon, whether a worker has it mapped or not.",
+    ),
+    in_bytes(
+        "kv.idle",
+        _POOL,
+        "Memory that the KV cache of ended conversations takes, kept for their next turn.",
+        "The first thing that is given back when memory is short.",
+    ),
+    in_bytes("kv.stored", "files in the state directory", "KV cache that lies on disk."),
 )
