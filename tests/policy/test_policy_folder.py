@@ -165,6 +165,16 @@ def test_a_symlink_to_a_policy_is_the_same_policy(tmp_path: Path) -> None:
     assert all(result.problems == () for result in results.values())
 
 
+def test_links_that_lead_in_a_circle_or_nowhere_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").symlink_to("b.yaml")
+    (tmp_path / "b.yaml").symlink_to("a.yaml")
+    (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
+
+    for name in ("a", "b", "c"):
+        assert load_policy(name, tmp_path, catalog_variants=None).policy is None
+    assert all(result.policy is None for result in load_folder(tmp_path).values())
+
+
 def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()

@@ -27,6 +27,7 @@ from trimtab.policy.shelf import (
     find_policy,
     is_path,
     policy_files,
+    real_path,
     same_name,
     shipped_folder,
     stem,
@@ -131,7 +132,7 @@ def load_folder(
     for path in paths:
         name = declared_name(path)
         first = first_by_name.setdefault(name, path) if name else path
-        if first.resolve() != path.resolve():
+        if real_path(first) != real_path(path):
             for one, other in ((first, path), (path, first)):
                 problem = _problem(Position(str(one), 0, 0), "name", same_name(one, other, name))
                 problems = in_order((*results[one].problems, problem))
@@ -240,13 +241,13 @@ class _Loader:
         if entry is None or not isinstance(entry.node, Scalar) or entry.node.value is None:
             return None
         at = entry.node.at
-        chain = (*above, path.resolve())
+        chain = (*above, real_path(path))
         target = self.find(entry.node.text, path.parent)
         if isinstance(target, NotFound):
             problems.append(_problem(at, "extends", target.message, target.suggestion))
             return None
-        if target.resolve() in chain:
-            circle = [*chain[chain.index(target.resolve()) :], target]
+        if real_path(target) in chain:
+            circle = [*chain[chain.index(real_path(target)) :], target]
             message = f"a circle: {' extends '.join(stem(link) for link in circle)}"
             problems.append(_problem(at, "extends", message))
             return None
@@ -279,7 +280,7 @@ class _Loader:
         target = self.find(name, path.parent)
         if isinstance(target, NotFound):
             return target.message, target.suggestion
-        if target.resolve() == path.resolve():
+        if real_path(target) == real_path(path):
             return "a policy can't schedule itself", ""
         result = self.load(target, scheduled=True)
         if result.policy is None:

@@ -39,6 +39,14 @@ def is_path(text: str) -> bool:
     return "/" in text or text.endswith(SUFFIXES)
 
 
+def real_path(path: Path) -> Path:
+    """The path without links; one whose links lead in a circle stays as it is."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path.absolute()
+
+
 def stem(path: Path) -> str:
     """The file's name without its suffix."""
     return path.name.removesuffix(path.suffix) if path.suffix in SUFFIXES else path.name
@@ -117,7 +125,7 @@ def _find_in(name: str, folder: Path, known: set[str]) -> Path | NotFound | None
     declared = {path: declared_name(path) or stem(path) for path in files}
     known.update(declared.values())
     candidates = [path for path in files if declared[path] == name]
-    different = sorted({path.resolve() for path in candidates})
+    different = sorted({real_path(path) for path in candidates})
     if len(different) > 1:
         return NotFound(same_name(different[0], different[1], name), "rename one of them")
     exact = [path for path in files if stem(path) == name]
