@@ -1,9 +1,10 @@
 """When drafting pays, and how far to draft.
 
 A pass of the target over k + 1 tokens costs T(k+1), little more than T(1) while weights have to be
-read from memory anyway. If each drafted token is right with probability a, a round of k drafts
-gives 1 + a + a² + … + aᵏ tokens. It pays if that beats (k · T_draft + T(k+1)) / T(1). All of it is
-measured while the stream runs: a source that is wrong too often switches itself off.
+read from memory anyway. If the first drafted token is right with probability f, and each one after
+a right one with probability a, a round of k drafts gives 1 + f (1 + a + … + aᵏ⁻¹) tokens. It pays
+if that beats (k · T_draft + T(k+1)) / T(1). All of it is measured while the stream runs: a source
+that is wrong too often switches itself off.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ _LENGTHS: Final = (1, 2, 3, 4, 6, 8)
 MOST_DRAFTED: Final = _LENGTHS[-1]
 _FIRST_SLOPE: Final = 0.2
 _FIRST_DRAFT_RATIO: Final = 0.5
-_FIRST_ACCEPTANCE: Final = 0.6
-_WEIGHT: Final = 0.08
+_FIRST_AFTER_WRONG: Final = 0.5
+_FIRST_AFTER_RIGHT: Final = 0.75
+_WEIGHT: Final = 0.1
 _ENOUGH: Final = 1.04  # what a round must promise over plain decoding
 _FIRST_PAUSE: Final = 48
 _LONGEST_PAUSE: Final = 1536
@@ -51,23 +53,39 @@ class Costs:
 
 
 class Acceptance:
-    """How often one source's drafts were right in one stream.
+    """How often one source's drafts are right in one stream.
 
-    Attributes:
-        rate: Share of drafted tokens that were right, the recent ones counting most.
+    A token after one that was right is likelier to be right too: text that is being copied goes on
+    being copied. So there are two probabilities: for the token after a right one, and after a wrong
+    one or none.
     """
 
     def __init__(self) -> None:
-        self.rate = _FIRST_ACCEPTANCE
+        self._after_right = _FIRST_AFTER_RIGHT
+        self._after_wrong = _FIRST_AFTER_WRONG
+        self._last_was_right = False
         self._pause = _FIRST_PAUSE
         self._wait = 0
 
     def judged(self, right: int, wrong: bool) -> None:
         """So many drafted tokens in a row were right, and then one was wrong or not."""
         for _ in range(right):
-            self.rate += _WEIGHT * (1 - self.rate)
+            self._learn(1.0)
+            self._last_was_right = True
         if wrong:
-            self.rate -= _WEIGHT * self.rate
+            self._learn(0.0)
+            self._last_was_right = False
+
+    def expected_tokens(self, length: int) -> float:
+        """Tokens that a round with so many drafts gives: those that are right, and one more."""
+        first = self._after_right if self._last_was_right else self._after_wrong
+        return 1 + first * sum(self._after_right**n for n in range(length))
+
+    def _learn(self, right: float) -> None:
+        if self._last_was_right:
+            self._after_right += _WEIGHT * (right - self._after_right)
+        else:
+            self._after_wrong += _WEIGHT * (right - self._after_wrong)
 
     def length(self, costs: Costs, most: int, *, free: bool) -> int:
         """How many tokens to draft now; 0 if none."""
@@ -75,7 +93,7 @@ class Acceptance:
         for length in _LENGTHS:
             if length > most:
                 break
-            gain = _tokens_of_a_round(self.rate, length) / costs.round_ratio(length, free=free)
+            gain = self.expected_tokens(length) / costs.round_ratio(length, free=free)
             if gain > best_gain:
                 best, best_gain = length, gain
         return best
@@ -92,10 +110,6 @@ class Acceptance:
         self._wait = 0
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
         return min(1, most)
-
-
-def _tokens_of_a_round(rate: float, length: int) -> float:
-    return sum(rate**n for n in range(length + 1))
 
 
 def _towards(old: float, new: float) -> float:
