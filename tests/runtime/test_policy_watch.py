@@ -63,6 +63,20 @@ class Daemon:
 
 
 @dataclass
+class Stubborn:
+    """A daemon that fails the first time."""
+
+    behind: Daemon
+    failed: bool = False
+
+    def put_in_force(self, policy: Policy) -> None:
+        if not self.failed:
+            self.failed = True
+            raise RuntimeError("not now")
+        self.behind.put_in_force(policy)
+
+
+@dataclass
 class Place:
     """A policy folder with a watch over it."""
 
@@ -431,6 +445,31 @@ def test_a_start_in_the_middle_of_a_span_begins_with_its_policy(place: Place) ->
     place.clock.wall = _at("2026-03-02 03:00:00")
 
     assert place.watch().load(None).name == "night"
+
+
+async def test_a_clock_out_of_its_mind_puts_no_schedule_in_force(place: Place) -> None:
+    place.write(place.sound() + SCHEDULED)
+    place.write(place.sound(2048, "night"), "night")
+    place.clock.wall = 1e20
+    watch = place.watch(notify=lambda: None)
+
+    async with running(watch):
+        assert watch.view().name == "mine"
+        place.clock.wall = _at("2026-03-01 23:00:00")
+        await until(lambda: place.contexts == [2048])
+
+
+async def test_the_watch_outlives_what_nobody_foresaw(place: Place) -> None:
+    place.write(place.sound())
+    watch = place.watch()
+    watch.connect(Stubborn(place.daemon))
+    before = watch.load(None).revision
+
+    async with running(watch):
+        place.write(place.sound(2048))
+        await until(lambda: "policy_watch_failed" in [event for event, _ in place.log.lines])
+        assert watch.view().revision == before
+        await until(lambda: place.contexts == [2048])
 
 
 BERLIN = ZoneInfo("Europe/Berlin")

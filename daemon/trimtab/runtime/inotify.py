@@ -31,6 +31,9 @@ _HEADER: Final = struct.Struct("iIII")
 
 _READ_BYTES: Final = 64 * 1024
 
+MOST_LINKS: Final = 8
+"""Symbolic links that are followed on the way to one file."""
+
 
 class Happened(IntEnum):
     """What a look at the events told."""
@@ -137,12 +140,15 @@ def _walk(path: Path, found: set[Path], depth: int) -> None:
     here = Path(path.anchor)
     for index, part in enumerate(path.parts[1:]):
         step = here / part
-        if depth < 8 and step.is_symlink():
-            found.add(here)
-            rest = path.parts[index + 2 :]
-            _walk((here / step.readlink()).joinpath(*rest), found, depth + 1)
-            return
-        if not step.is_dir():
-            break
+        try:
+            if depth < MOST_LINKS and step.is_symlink():
+                found.add(here)
+                rest = path.parts[index + 2 :]
+                _walk((here / step.readlink()).joinpath(*rest), found, depth + 1)
+                return
+            if not step.is_dir():
+                break
+        except OSError:
+            break  # a folder that may not be entered: what lies above it is watched
         here = step
     found.add(here)

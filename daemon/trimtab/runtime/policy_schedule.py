@@ -25,6 +25,8 @@ def entry_in_force(
         wall_s: Now, in seconds since the epoch.
         local: The device's time zone; None: as the system has it.
     """
+    if not _is_a_date(wall_s):
+        return None
     begun = [(began, entry) for entry in entries if (began := _began(entry, wall_s, local))]
     return max(begun, key=lambda pair: pair[0], default=(None, None))[1]
 
@@ -34,6 +36,8 @@ def next_change_s(
 ) -> float | None:
     """Wall-clock time of the next beginning or end of a span; None without a schedule."""
     moments: list[float] = []
+    if not _is_a_date(wall_s):
+        return None
     for entry in entries:
         trigger, zone = _trigger(entry, local)
         now = datetime.fromtimestamp(wall_s, UTC).astimezone(zone)
@@ -44,6 +48,15 @@ def next_change_s(
         if began is not None:
             moments.append(began + entry.for_s)
     return min(moments, default=None)
+
+
+def _is_a_date(wall_s: float) -> bool:
+    """False for a clock that is out of its mind: then no schedule holds."""
+    try:
+        datetime.fromtimestamp(wall_s, UTC) - timedelta(days=366)
+    except (OverflowError, ValueError, OSError):
+        return False
+    return True
 
 
 def _began(entry: ScheduleEntry, wall_s: float, local: tzinfo | None) -> float | None:

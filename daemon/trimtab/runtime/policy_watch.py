@@ -117,7 +117,8 @@ class PolicyWatch:
             self._log.error(
                 "policy_bad_at_start", policy=self._name, error=error.message, fallback="last good"
             )
-        return self._choose()
+        self._in_force = self._holding()
+        return self._in_force
 
     def connect(self, target: Target) -> None:
         """Who is told of another policy."""
@@ -202,10 +203,13 @@ class PolicyWatch:
             loop.add_reader(inotify.fileno(), self._something_happened, inotify)
         try:
             while True:
-                content, folders = await asyncio.to_thread(_survey, self._files)
-                if inotify is not None:
-                    inotify.watch(folders, {file.name for file in self._files})
-                await self._look(content)
+                try:
+                    content, folders = await asyncio.to_thread(_survey, self._files)
+                    if inotify is not None:
+                        inotify.watch(folders, {file.name for file in self._files})
+                    await self._look(content)
+                except Exception as error:  # the watch must outlive what nobody foresaw
+                    self._log.error("policy_watch_failed", error=repr(error))
                 await self._wait(poll_s)
         finally:
             if inotify is not None:
@@ -218,11 +222,9 @@ class PolicyWatch:
             await self._settled(content)
             self._whole = False
             try:
-                view = await self.reload()
+                await self.reload()
             except TrimtabError as error:
                 self._log.warning("policy_bad", policy=self._name, error=error.message)
-            else:
-                self._log.info("policy_read", policy=view.name, revision=view.revision)
             self.looked()
         else:
             self._apply()
@@ -314,25 +316,25 @@ class PolicyWatch:
 
     def _apply(self) -> None:
         """Put in force what holds now, if that is another policy than before."""
-        before = self._in_force
-        chosen = self._choose()
-        if self._target is not None and chosen is not before:
+        chosen = self._holding()
+        if chosen is self._in_force:
+            return
+        if self._target is not None:
             self._target.put_in_force(chosen)
+        self._in_force = chosen
+        self._log.info("policy_in_force", policy=chosen.name, revision=chosen.revision)
 
-    def _choose(self) -> Policy:
+    def _holding(self) -> Policy:
         """The configured policy, or the one that its schedule has for this moment.
 
         A policy of unchanged content stays the very same value, so that nothing is applied again.
         """
-        base = self._base
+        base, now = self._base, self._in_force
         assert base is not None
         entry = entry_in_force(base.schedule, self._clock.wall_s()) if base.schedule else None
         chosen = self._others.get(entry.policy, base) if entry is not None else base
-        now = self._in_force
-        if now is None or (now.name, now.revision) != (chosen.name, chosen.revision):
-            self._in_force = chosen
-        assert self._in_force is not None
-        return self._in_force
+        same = now is not None and (now.name, now.revision) == (chosen.name, chosen.revision)
+        return now if same and now is not None else chosen
 
     def _chosen_name(self) -> str:
         """The configured policy, or the one that a person chose over it."""
