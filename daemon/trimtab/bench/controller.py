@@ -72,7 +72,9 @@ def summary(traces: Sequence[TraceRow], days: Sequence[DayRow]) -> dict[str, Any
         ),
         "days_static_min": min(static),
         "days_best_quality_geomean": geomean([ratio(row.score, row.best_quality) for row in days]),
-        "switch_time_share": max(row.switching_ratio for row in (*traces, *days)),
+        "switch_time_share": max(
+            [row.switching_ratio for row in traces] + [row.switching_ratio for row in days]
+        ),
     }
 
 
@@ -80,5 +82,5 @@ def details(traces: Sequence[TraceRow], days: Sequence[DayRow]) -> dict[str, Any
     """Every scenario, so that each figure can be followed to where it comes from."""
     return {
         "runs": len(traces) + len(days),
-        "scenarios": [asdict(row) for row in (*traces, *days)],
+        "scenarios": [asdict(row) for row in traces] + [asdict(row) for row in days],
     }

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.heat import restrict
-from trimtab.planner.points import candidates, speed_order
-from trimtab.planner.predict import Situation, predict
+from trimtab.planner.points import candidates, draft_of, speed_order
+from trimtab.planner.predict import Basis, Situation, basis, predict_from
 from trimtab.planner.resident import estimates
 from trimtab.planner.state import State
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
@@ -30,9 +29,8 @@ class Fit(IntEnum):
     OVER = 3  # it isn't
 
 
-@dataclass(frozen=True, slots=True)
-class Assessed:
-    """One point, judged.
+class Assessed(NamedTuple):
+    """One point, judged. A tuple, since there are hundreds on each tick.
 
     Attributes:
         point: The point.
@@ -71,23 +69,18 @@ def fit(predicted: Prediction, policy: Policy, margin_bytes: float) -> Fit:
     return Fit.NOW if now >= limit.headroom_bytes else Fit.OVER
 
 
-def rank(point: OperatingPoint, predicted: Prediction, policy: Policy) -> tuple[float, ...]:
+def rank(
+    point: OperatingPoint, quality_ratio: float, missed: int, policy: Policy, speed: int
+) -> tuple[float, ...]:
     """The order of points: what the policy gives up comes last.
 
     Missed latency objectives first, then quality before context, or context before quality where
     accuracy is what may give.
     """
-    quality, context = -predicted.quality_ratio, float(-point.context)
-    first, second = (
-        (context, quality) if policy.sacrifice is Corner.ACCURACY else (quality, context)
-    )
-    return (
-        late(predicted, policy),
-        first,
-        second,
-        -point.pace_ratio,
-        speed_order(point.speculation),
-    )
+    quality, context = -quality_ratio, -point.context
+    if policy.sacrifice is Corner.ACCURACY:
+        return (missed, context, quality, -point.pace_ratio, speed)
+    return (missed, quality, context, -point.pace_ratio, speed)
 
 
 def late(predicted: Prediction, policy: Policy) -> int:
@@ -95,7 +88,8 @@ def late(predicted: Prediction, policy: Policy) -> int:
     if Corner.LATENCY not in policy.protect:
         return 0
     missed = 0
-    tpot_s, ttft_s = policy.slo.tpot_p95_s, policy.slo.ttft_p95_s
+    slo = policy.slo
+    tpot_s, ttft_s = slo.tpot_p95_s, slo.ttft_p95_s
     if tpot_s is not None and predicted.decode_tps:
         missed += 1 / predicted.decode_tps > tpot_s
     if ttft_s is not None and predicted.ttft_s is not None:
@@ -130,21 +124,44 @@ def assess(
     )
     here = situation(state)
     margin = state.fill_bytes_s * HORIZON_S
+    lines: dict[tuple[str | None, str], _Line] = {}
+    done: dict[tuple[str | None, int, int], tuple[Prediction, Fit]] = {}
     judged = []
     for point in points:
-        predicted = predict(point, model, here)
-        # What is loaded already can be measured: no prediction stands between it and the limit.
-        extra = 0.0 if point.variant == state.point.variant else margin
+        variant, context = point.variant, point.context
+        line = lines.get((variant, point.speculation))
+        if line is None:
+            known = basis(variant, draft_of(point.speculation), model, here)
+            out = _variant_out(variant or "", known, state, policy, model, pinned, too_hot, at_s)
+            order = speed_order(point.speculation)
+            missed = late(predict_from(known, context, point.pace_ratio, here), policy)
+            line = lines[variant, point.speculation] = _Line(known, out, missed, order)
+        key = (variant, line.basis.loaded_bytes, context)
+        if key not in done:
+            predicted = predict_from(line.basis, context, point.pace_ratio, here)
+            # What is loaded can be measured: no prediction stands between it and the limit.
+            extra = 0.0 if variant == state.point.variant else margin
+            done[key] = predicted, fit(predicted, policy, extra)
+        predicted, fits = done[key]
         judged.append(
             Assessed(
                 point,
                 predicted,
-                fit(predicted, policy, extra),
-                rank(point, predicted, policy),
-                _excluded(point, predicted, state, policy, model, pinned, too_hot, at_s),
+                fits,
+                rank(point, predicted.quality_ratio, line.late, policy, line.speed_order),
+                line.out or _context_out(context, policy, model, pinned),
             )
         )
     return tuple(judged)
+
+
+class _Line(NamedTuple):
+    """What all contexts of a variant and a mode of speculation have in common."""
+
+    basis: Basis
+    out: str
+    late: int
+    speed_order: int
 
 
 def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:
@@ -155,9 +172,9 @@ def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:
     return pin.knobs
 
 
-def _excluded(
-    point: OperatingPoint,
-    predicted: Prediction,
+def _variant_out(
+    name: str,
+    known: Basis,
     state: State,
     policy: Policy,
     model: ModelSpec,
@@ -165,23 +182,27 @@ def _excluded(
     too_hot: frozenset[str],
     at_s: float,
 ) -> str:
-    """Why a point is out whatever the memory, in words; empty if it isn't."""
-    name = point.variant or ""
+    """Why all points of a variant are out whatever the memory, in words; empty if they aren't."""
     if model.variant(name) is None:
         return f"the model has no variant {name}"
     quarantine = state.quarantine.get(name)
     if quarantine is not None and at_s < quarantine.until_s:
         return f"in quarantine: {quarantine.reason}"
-    if Knob.VARIANT not in pinned:
-        if predicted.quality_ratio < policy.floor.quality_ratio:
-            return (
-                f"its quality {predicted.quality_ratio:.2f} is under the policy's floor "
-                f"of {policy.floor.quality_ratio:.2f}"
-            )
-        if name in too_hot:
-            return "too hot for it"
-    if Knob.CONTEXT not in pinned and point.context < min(
-        policy.floor.context, model.context_length
-    ):
+    if Knob.VARIANT in pinned:
+        return ""
+    if known.quality_ratio < policy.floor.quality_ratio:
+        return (
+            f"its quality {known.quality_ratio:.2f} is under the policy's floor "
+            f"of {policy.floor.quality_ratio:.2f}"
+        )
+    return "too hot for it" if name in too_hot else ""
+
+
+def _context_out(
+    context: int, policy: Policy, model: ModelSpec, pinned: Mapping[Knob, str | int | float]
+) -> str:
+    """Why points of a context are out, in words; empty if they aren't."""
+    least = min(policy.floor.context, model.context_length)
+    if context < least and Knob.CONTEXT not in pinned:
         return f"its context is under the policy's floor of {policy.floor.context} tokens"
     return ""

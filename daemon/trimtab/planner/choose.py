@@ -27,6 +27,11 @@ def find(judged: Iterable[Assessed], point: OperatingPoint) -> Assessed | None:
     return next((one for one in judged if one.point == point), None)
 
 
+def is_out(one: Assessed) -> bool:
+    """True if a point can't be taken now; `why_out` says why."""
+    return bool(one.reason) or one.fit > Fit.KEPT
+
+
 def why_out(one: Assessed, policy: Policy) -> str:
     """Why a point can't be taken now, in words; empty if it can."""
     if one.reason:
@@ -70,17 +75,15 @@ def runner_up(
     judged: Sequence[Assessed], winner: Assessed, source: OperatingPoint, policy: Policy
 ) -> Rejected | None:
     """The best other point, and why it lost: one that could have been taken, if there is one."""
-    others = [one for one in judged if one.point not in (winner.point, source)]
-    others.sort(
-        key=lambda one: (
-            bool(why_out(one, policy)),
-            one.point.variant == winner.point.variant,
-            one.rank,
-        )
+    others = [one for one in judged if one.point != winner.point and one.point != source]
+    best_other = min(
+        others,
+        key=lambda one: (is_out(one), one.point.variant == winner.point.variant, one.rank),
+        default=None,
     )
-    if not others:
+    if best_other is None:
         return None
-    return Rejected(others[0].point, why_lost(others[0], winner, policy))
+    return Rejected(best_other.point, why_lost(best_other, winner, policy))
 
 
 def exclusions(judged: Iterable[Assessed], policy: Policy) -> tuple[Rejected, ...]:
@@ -88,10 +91,8 @@ def exclusions(judged: Iterable[Assessed], policy: Policy) -> tuple[Rejected, ..
     by_variant: dict[str | None, list[Assessed]] = {}
     for one in judged:
         by_variant.setdefault(one.point.variant, []).append(one)
-    out = []
-    for points in by_variant.values():
-        reasons = [(one, why_out(one, policy)) for one in points]
-        if all(reason for _, reason in reasons):
-            one, reason = reasons[-1]
-            out.append(Rejected(one.point, reason))
-    return tuple(out)
+    return tuple(
+        Rejected(points[-1].point, why_out(points[-1], policy))
+        for points in by_variant.values()
+        if all(is_out(one) for one in points)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from trimtab.domain.decisions import Prediction
@@ -42,30 +42,65 @@ def loaded_bytes(variant: VariantSpec, resident: Mapping[str, int]) -> int:
     return measured if measured is not None else WORKER_BYTES + variant.weights_bytes
 
 
-def predict(point: OperatingPoint, model: ModelSpec, situation: Situation) -> Prediction:
-    """What ``point`` would hold and do now.
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What all points of a variant and a draft have in common.
+
+    Attributes:
+        loaded_bytes: What the worker holds without any KV.
+        kv_bytes_per_token: What one token adds.
+        decode_tps: Tokens a second at full pace; None if unknown.
+        prefill_tps: Prompt tokens a second at full pace; None if unknown.
+        quality_ratio: 0 to 1.
+    """
+
+    loaded_bytes: int
+    kv_bytes_per_token: int
+    decode_tps: float | None
+    prefill_tps: float | None
+    quality_ratio: float
+
+
+NOTHING: Final = Basis(0, 0, None, None, 0.0)
+
+
+def basis(variant: str | None, draft: str | None, model: ModelSpec, situation: Situation) -> Basis:
+    """The basis of a variant with a draft in the same process; `NOTHING` without a variant."""
+    spec = model.variant(variant) if variant is not None else None
+    if spec is None:
+        return NOTHING
+    weights = loaded_bytes(spec, situation.resident)
+    second = model.variant(draft) if draft is not None else None
+    if second is not None:  # in the same process and the same KV: its weights alone
+        weights += loaded_bytes(second, situation.resident) - WORKER_BYTES
+    return Basis(weights, spec.kv_bytes_per_token, spec.decode_tps, spec.prefill_tps, spec.quality)
+
+
+def predict_from(known: Basis, context: int, pace_ratio: float, here: Situation) -> Prediction:
+    """The prediction for one context and pace.
 
     Memory is weights + KV bytes/token × cached tokens + the worker's own; the reserve adds the KV
     of one conversation that fills the whole context. Memory available afterwards is what is
     available now, plus what the present worker gives back, less what the new one takes.
     """
-    variant = model.variant(point.variant) if point.variant is not None else None
-    if variant is None:
-        memory = reserved = 0
-        decode_tps = ttft_s = None
-        quality = 0.0
-    else:
-        weights = loaded_bytes(variant, situation.resident)
-        draft = model.variant(draft_of(point.speculation) or "")
-        if draft is not None:  # in the same process and the same KV: its weights alone
-            weights += loaded_bytes(draft, situation.resident) - WORKER_BYTES
-        memory = weights + variant.kv_bytes_per_token * situation.kv_tokens
-        reserved = weights + variant.kv_bytes_per_token * max(point.context, situation.kv_tokens)
-        decode_tps = variant.decode_tps * point.pace_ratio if variant.decode_tps else None
-        prefill_tps = variant.prefill_tps * point.pace_ratio if variant.prefill_tps else None
-        ttft_s = TYPICAL_PROMPT_TOKENS / prefill_tps if prefill_tps else None
-        quality = variant.quality
-    available = situation.available_bytes
-    if available is not None:
-        available = available + situation.held_bytes - memory
-    return Prediction(memory, reserved, available, decode_tps, ttft_s, quality)
+    tokens = here.kv_tokens
+    memory = known.loaded_bytes + known.kv_bytes_per_token * tokens
+    reserved = known.loaded_bytes + known.kv_bytes_per_token * max(context, tokens)
+    decode, prefill = known.decode_tps, known.prefill_tps
+    available = here.available_bytes
+    return Prediction(
+        memory,
+        reserved,
+        None if available is None else available + here.held_bytes - memory,
+        decode * pace_ratio if decode else None,
+        TYPICAL_PROMPT_TOKENS / (prefill * pace_ratio) if prefill else None,
+        known.quality_ratio,
+    )
+
+
+def predict(point: OperatingPoint, model: ModelSpec, situation: Situation) -> Prediction:
+    """What ``point`` would hold and do now."""
+    known = basis(point.variant, draft_of(point.speculation), model, situation)
+    if known is NOTHING:
+        situation = replace(situation, kv_tokens=0)
+    return predict_from(known, point.context, point.pace_ratio, situation)

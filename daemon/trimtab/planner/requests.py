@@ -69,7 +69,7 @@ class Queue:
         speeds: Corrections of what is known of the variants.
         shadows: What each variant would have earned, by its name.
         home: The variant that pays best by them; None before there is enough to go by.
-        truth: What really came of the last requests, and by how much shadows are slowed down for it.
+        truth: What really came of the last requests, to hold the shadows against.
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
     """

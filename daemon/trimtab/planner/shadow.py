@@ -79,7 +79,7 @@ def served(
 
 def _passed(shadow: Shadow, elapsed_s: float) -> tuple[list[Piece], list[float]]:
     """What is left of the work after some time, and what was earned meanwhile."""
-    gains = []
+    gains: list[float] = []
     for position, (due_s, request, left_s, reads, worth) in enumerate(shadow.pieces):
         if left_s > elapsed_s:
             rest = (due_s, request, left_s - elapsed_s, reads, worth)

@@ -124,7 +124,7 @@ def day_row(scenario: Scenario) -> DayRow:
 
 
 def piecewise(results: Iterable[Result]) -> float:
-    """The best variant for each quarter of an hour, by what it earned on that quarter's arrivals."""
+    """The best variant for each quarter of an hour, by what that quarter's arrivals earned."""
     quarters: list[dict[int, float]] = []
     count = 0
     for result in results:

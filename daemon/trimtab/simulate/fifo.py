@@ -40,8 +40,7 @@ class Service:
     def end_s(self, start_s: Floats | float, work_s: float) -> Floats:
         """When ``work_s`` nominal seconds of work are done that began at ``start_s``."""
         done = np.interp(start_s, self._times, self._done)
-        end: Floats = np.interp(done + work_s, self._done, self._times)
-        return end
+        return np.asarray(np.interp(done + work_s, self._done, self._times), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.simulate.conditions import GIB
-from trimtab.simulate.traces import Floats, Trace
+from trimtab.simulate.traces import Floats, Ints, Trace
 
 CONTEXT: Final = 8192
 BYTES_PER_GB: Final = 1.0737e9
@@ -106,14 +106,13 @@ class Objectives:
 
     def ttft_s(self, trace: Trace, best: Rung) -> Floats:
         """Allowed time to the first token, per request."""
-        out: Floats = self.ttft_base_s + self.ttft_slope * trace.prompt / best.prefill_tps
-        return out
+        allowed = self.ttft_base_s + self.ttft_slope * trace.prompt / best.prefill_tps
+        return np.asarray(allowed, dtype=np.float64)
 
     def end_s(self, trace: Trace, best: Rung) -> Floats:
         """Allowed time to the last token, per request."""
-        work = trace.prompt / best.prefill_tps + trace.output / best.decode_tps
-        out: Floats = self.end_base_s + self.end_slope * work
-        return out
+        work: Floats = trace.prompt / best.prefill_tps + trace.output / best.decode_tps
+        return np.asarray(self.end_base_s + self.end_slope * work, dtype=np.float64)
 
 
 def rung(
@@ -136,6 +135,8 @@ def rung(
     )
 
 
-def limits(output: np.ndarray) -> np.ndarray:
+def limits(output: Ints) -> Ints:
     """``max_tokens`` of each request: the next power of two above the true length, at least 64."""
-    return np.maximum(64, 2 ** (np.floor(np.log2(output)).astype(np.int64) + 1))
+    powers: Ints = 2 ** (np.floor(np.log2(output)).astype(np.int64) + 1)
+    most: Ints = np.maximum(64, powers)
+    return most

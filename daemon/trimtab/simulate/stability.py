@@ -1,8 +1,9 @@
-"""How calm the controller is: switches after a step disturbance, and under noise that says nothing."""
+"""How calm the controller is: switches after a step disturbance, and under mere noise."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from trimtab.simulate.conditions import Conditions, Span, combine
@@ -47,8 +48,7 @@ def switches_after(result: Result, edges: list[float]) -> list[int]:
     """Changes of variant between each edge and the next."""
     bounds = [*edges, result.length_s]
     return [
-        sum(start <= at_s < end for at_s, _ in result.points[1:])
-        for start, end in zip(bounds, bounds[1:], strict=False)
+        sum(start <= at_s < end for at_s, _ in result.points[1:]) for start, end in pairwise(bounds)
     ]
 
 

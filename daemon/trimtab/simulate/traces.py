@@ -6,6 +6,7 @@ import ast
 import csv
 import gzip
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -50,7 +51,8 @@ class Trace:
         """Token counts times ``factor``, at least one each."""
 
         def scale(tokens: Ints) -> Ints:
-            return np.maximum(1, np.rint(tokens * factor)).astype(np.int64)
+            rounded: Ints = np.maximum(1, np.rint(tokens * factor)).astype(np.int64)
+            return rounded
 
         return Trace(self.arrival_s, scale(self.prompt), scale(self.output))
 
@@ -183,7 +185,7 @@ def _gaps(window: RateWindow, rng: np.random.Generator) -> Floats:
     return window.scale_s * rng.weibull(window.shape, count)
 
 
-def _nearest(token_lengths: dict[int, object], start_s: float) -> int:
+def _nearest(token_lengths: Mapping[int, object], start_s: float) -> int:
     return min(token_lengths, key=lambda key: (abs(key - start_s), key))
 
 
