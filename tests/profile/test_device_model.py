@@ -151,12 +151,21 @@ def test_a_first_token_grows_with_the_square_of_the_prompt() -> None:
 
 
 def test_memory_is_what_was_loaded_and_the_cache_by_arithmetic() -> None:
-    used = Measurement(Kind.IN_USE, (229.0 * MB,), "int8", 1, 500)
-    device = fit(profile(*FEW.measurements, used))
+    found = fit(FEW).memory_bytes(MODEL.variants[1], 1000)
 
-    found = device.memory_bytes(MODEL.variants[1], 1000)
+    assert found.value == pytest.approx(228 * MB + 46080 * 1000)
 
-    assert found.value == pytest.approx(228 * MB + 2000 * 1000 + 46080 * 1000)
+
+def test_working_memory_is_taken_once_and_grows_little_with_the_prompt() -> None:
+    used = [
+        Measurement(Kind.IN_USE, (230.0 * MB + 1000 * tokens,), "int8", 1, tokens)
+        for tokens in (64, 512)
+    ]
+    device = fit(profile(*FEW.measurements, *used))
+
+    found = device.memory_bytes(MODEL.variants[1], 2000)
+
+    assert found.value == pytest.approx(230 * MB + 1000 * 2000 + 46080 * 2000, rel=1e-4)
 
 
 def test_a_stolen_core_costs_what_it_was_measured_to_cost() -> None:

@@ -5,7 +5,8 @@ Per variant and thread count, over n tokens in the cache or in the prompt:
 - a token takes ``base + slope · n`` seconds: reading the weights once, and the cache once;
 - a first token takes ``n · (base + slope · n)`` seconds: the weights' work for each token of the
   prompt, and attention to all tokens before it;
-- a worker holds what it held after loading, ``per_token · n`` of working memory, and the KV cache.
+- a worker holds what it held after loading, working memory of ``base + slope · n``, and the KV
+  cache.
 
 What wasn't measured follows from what was. Another thread count: from the ratio that the variants
 show which were measured with both, else from the ratio of memory bandwidths. A variant that was
@@ -110,7 +111,7 @@ class DeviceModel:
         decode: Seconds a token over tokens cached, by variant and threads.
         first_token: Seconds to a first token over prompt length, by variant and threads.
         resident: Anonymous bytes after loading, by variant.
-        working: Anonymous bytes more for each token of the longest prompt, by variant.
+        in_use: Anonymous bytes after a prompt, by variant: without any token, and more for each.
         load_s: Warm load times, by variant.
         stolen: By thread count, how much longer a token takes while another process keeps a core.
         speculation: n-gram drafting's ratio of speeds, by variant and text.
@@ -121,7 +122,7 @@ class DeviceModel:
     decode: Curves
     first_token: Curves
     resident: Mapping[str, float]
-    working: Mapping[str, float]
+    in_use: Mapping[str, tuple[float, float]]
     load_s: Mapping[str, float]
     stolen: Mapping[int, float]
     speculation: Mapping[tuple[str, str], float]
@@ -153,10 +154,13 @@ class DeviceModel:
         return Estimate(UNSEEN_WORKER_BYTES + variant.weights_bytes, 0.1, Source.BYTES)
 
     def memory_bytes(self, variant: VariantSpec, tokens: int) -> Estimate:
-        """The worker with so many tokens cached: loaded, working memory, and KV by arithmetic."""
+        """The worker with so many tokens cached: loaded, working memory, and KV by arithmetic.
+
+        The first prompt makes room for working with it, once; longer ones add little.
+        """
         loaded = self.loaded_bytes(variant)
-        slope = self.working.get(variant.name, _middle(self.working.values()))
-        value = loaded.value + (slope + variant.kv_bytes_per_token) * tokens
+        base, slope = self.in_use.get(variant.name, (loaded.value, 0.0))
+        value = max(loaded.value, base) + (slope + variant.kv_bytes_per_token) * tokens
         return Estimate(value, loaded.sigma_ratio, loaded.source)
 
     def speculation_ratio(self, variant: VariantSpec, text: str) -> float:
@@ -228,7 +232,7 @@ def fit(profile: Profile) -> DeviceModel:
         decode=_curves(one(Kind.DECODE), power=0),
         first_token=_curves(one(Kind.TTFT), power=1),
         resident=_by_variant(one(Kind.RESIDENT)),
-        working=_working(profile),
+        in_use=_in_use(profile.all(Kind.IN_USE)),
         load_s=_by_variant(one(Kind.LOAD_WARM)),
         stolen=_stolen_factors(profile),
         speculation={(m.variant, m.detail): m.value for m in one(Kind.SPECULATION)},
@@ -302,14 +306,12 @@ def _nearest(curves: Curves, name: str, threads: int) -> int | None:
     return min(counts, key=lambda count: (abs(count - threads), count), default=None)
 
 
-def _working(profile: Profile) -> dict[str, float]:
-    """Anonymous bytes for each token of a prompt, beyond what the worker held after loading."""
-    slopes: dict[str, list[float]] = {}
-    for one in profile.all(Kind.IN_USE):
-        loaded = profile.find(Kind.RESIDENT, one.variant, one.threads)
-        if loaded is not None and one.tokens:
-            slopes.setdefault(one.variant, []).append((one.value - loaded.value) / one.tokens)
-    return {name: max(0.0, median(values)) for name, values in slopes.items()}
+def _in_use(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
+    """Anonymous bytes over the prompt's length: a line for each variant, over all threads."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for one in measurements:
+        points.setdefault(one.variant, []).append((one.tokens, one.value))
+    return {name: line(known) for name, known in points.items()}
 
 
 def _stolen_factors(profile: Profile) -> dict[int, float]:

@@ -14,7 +14,7 @@ from trimtab.domain.profile import Kind, Measurement, Profile
 from trimtab.errors import EngineError, LoadError, WorkerError
 from trimtab.profile.bandwidth import buffer_bytes, read_bandwidth
 from trimtab.profile.measure import Bench, hand_over, load_cold
-from trimtab.profile.quiet import Quiet
+from trimtab.profile.quiet import Conditions, Quiet
 from trimtab.profile.schedule import FREE, Extent, SessionPlan, Step, cost_s, missing
 from trimtab.profile.session import Session
 from trimtab.profile.store import save_profile, with_measurement
@@ -24,6 +24,9 @@ MEMORY_MARGIN: Final = 1.3
 """Over what a worker is expected to hold, memory must be free by this factor to start it."""
 
 NO_TIME: Final = "there was no time left for it"
+
+TELLING_S: Final = 2.0
+"""Shorter sessions say nothing about how fast the machine is today."""
 
 _SPEED_WEIGHT: Final = 0.3
 
@@ -109,13 +112,15 @@ class Runner:
             if self._late(session.cost_s - sum(step.cost_s for step in session.steps)):
                 self._leave_out(session.steps, NO_TIME)
                 continue
-            before_s, expected_s, left_s = self._clock.monotonic_s(), session.cost_s, self._left_s
+            conditions = await self._quiet.wait()
+            before_s, left_s = self._clock.monotonic_s(), self._left_s
             try:
-                await self._session(session)
+                await self._session(session, conditions)
             except (LoadError, EngineError, WorkerError) as error:
                 self._leave_out(session.steps, error.message)
-            self._left_s = max(0.0, left_s - expected_s)
-            self._learn((self._clock.monotonic_s() - before_s) / max(0.1, expected_s))
+            self._left_s = max(0.0, left_s - session.cost_s)
+            if session.cost_s >= TELLING_S:
+                self._learn((self._clock.monotonic_s() - before_s) / session.cost_s)
         done = not self._profile.left_out
         if done:
             self._profile = replace(self._profile, finished_s=self._clock.wall_s())
@@ -124,8 +129,7 @@ class Runner:
 
     # ------------------------------------------------------------ sessions
 
-    async def _session(self, plan: SessionPlan) -> None:
-        conditions = await self._quiet.wait()
+    async def _session(self, plan: SessionPlan, conditions: Conditions) -> None:
         if plan.variant is None:
             await self._bandwidth(plan.steps, conditions.marks)
             return
