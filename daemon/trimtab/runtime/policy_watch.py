@@ -34,7 +34,7 @@ from trimtab.runtime.last_good import (
     variants_of,
 )
 from trimtab.runtime.policy_library import as_name, check_text, list_policies, show_values
-from trimtab.runtime.policy_schedule import entry_in_force
+from trimtab.policy.schedule import entry_in_force
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5

@@ -46,9 +46,9 @@ class Scenario:
         file: Where it stands.
         line: Where in the file.
         policy: Tested.
-        policies: Others that its timeline puts in force, by name.
+        policies: Others that its timeline or a schedule puts in force, by name.
         device: With its model.
-        start_minute: Local time at the start.
+        start_minute: Local time at the start, in minutes since Monday began.
         for_s: How long it runs.
         happenings: The timeline, repeats written out, in order.
         expectations: With the lines at which they stand.
@@ -172,6 +172,11 @@ class _Reader:
                 other = self._policy(event.policy, model, (*path, "timeline", number, "policy"))
                 if other is not None:
                     others[event.policy] = other
+        for known in (policy, *tuple(others.values())):
+            for entry in known.schedule if known is not None else ():
+                other = self._policy(entry.policy, model, ("policy",))
+                if other is not None:
+                    others.setdefault(entry.policy, other)
         happenings = [
             happening
             for number, event in enumerate(item.timeline)
@@ -191,7 +196,7 @@ class _Reader:
             policy=policy,
             policies=others,
             device=_device(item.device or device, model),
-            start_minute=int(item.start[:2]) * 60 + int(item.start[3:]),
+            start_minute=_minute_of_week(item),
             for_s=item.for_,
             happenings=tuple(sorted(happenings, key=lambda one: one.at_s)),
             expectations=expectations,
@@ -312,6 +317,11 @@ class _Reader:
         self.problems.append(
             Problem(Severity.ERROR, at.file, at.line, at.column, dotted(kept), message, suggestion)
         )
+
+
+def _minute_of_week(item: ScenarioItem) -> int:
+    day = ("mon", "tue", "wed", "thu", "fri", "sat", "sun").index(item.day)
+    return day * 1440 + int(item.start[:2]) * 60 + int(item.start[3:])
 
 
 def _every(event: EventFile) -> float | None:

@@ -199,6 +199,9 @@ class ScenarioItem(Part):
 
     name: str = Field(min_length=1, max_length=200, description="A sentence.")
     device: DeviceFile | None = Field(None, description="Another device than the file's.")
+    day: Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"] = Field(
+        "mon", description="The day of the start, for schedules."
+    )
     start: ClockTime = Field("12:00", description="Local time of the start.")
     for_: Duration = Field(alias="for", ge=1, le=7 * 86400, description="How long it runs.")
     timeline: list[EventFile] = Field([], description="What happens.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 from trimtab.domain.actions import (
@@ -40,6 +41,7 @@ from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.planner import State, step
 from trimtab.planner.predict import loaded_bytes
 from trimtab.policy.compiled import Policy
+from trimtab.policy.schedule import entry_in_force
 from trimtab.simulate.scenario_environment import Environment
 from trimtab.simulate.scenario_requests import Engine, Requests
 from trimtab.simulate.scenario_values import START_S, Device, Happening, Sample, Trace
@@ -49,6 +51,9 @@ CALM_TICK_S: Final = 5.0
 LIVELY_S: Final = 30.0
 _RETIRE_S: Final = 0.2
 
+MONDAY_S: Final = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
+"""Scenarios begin in the week of this Monday, in UTC: no clock is put forward in it."""
+
 
 class World:
     """Runs one scenario.
@@ -57,7 +62,7 @@ class World:
         policy: In force at the start.
         policies: Others that come in force later, by name.
         device: Under it.
-        start_minute: Local time at the start.
+        start_minute: Local time at the start, in minutes since Monday began.
         stops: Moments that a tick must fall on.
     """
 
@@ -70,6 +75,7 @@ class World:
         stops: set[float],
     ) -> None:
         self.policy = policy
+        self.configured = policy
         self.policies = policies
         self.device = device
         self.start_minute = start_minute
@@ -93,11 +99,14 @@ class World:
         """Let it all happen, to the end."""
         upcoming = deque(happenings)
         self._happen(upcoming)
+        self._put_in_force()
         self._post(ModelChanged(self._clock(), self.device.model))
         self._tick(0.0)
         while self.now < for_s:
             self._advance(self._next_stop(upcoming, for_s))
             self._happen(upcoming)
+            if self.configured.schedule:
+                self._put_in_force()
             self._end_actions()
             self._tick(self._elapsed)
         return self.trace
@@ -172,10 +181,22 @@ class World:
             self._say("unpinned")
             self._post(PinCleared(self._clock(), "scenario"))
         if event.policy is not None:
-            self.policy = self.policies[event.policy]
-            self.requests.admission = self.policy.admission
-            self._say(f"the policy is now {self.policy.name}")
-            self._post(PolicyChanged(self._clock(), self.policy.revision))
+            self.configured = self.policies[event.policy]
+            self._put_in_force()
+
+    def _put_in_force(self) -> None:
+        """The configured policy, or the one that its schedule has for this minute."""
+        schedule = self.configured.schedule
+        wall_s = MONDAY_S + self.start_minute * 60 + self.now
+        entry = entry_in_force(schedule, wall_s, UTC) if schedule else None
+        policy = self.policies[entry.policy] if entry is not None else self.configured
+        if policy is self.policy:
+            return
+        self.policy = policy
+        self.requests.admission = policy.admission
+        self._say(f"the policy is now {policy.name}")
+        self._post(PolicyChanged(self._clock(), policy.revision))
+        self.lively_until = self.now + LIVELY_S
 
     def _workload(self, event: Happening) -> None:
         if event.stop_requests:
