@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+from types import FrameType
 from typing import Any
 
 import click
@@ -32,6 +35,7 @@ def bench(name: str | None, as_json: bool, quick: bool) -> None:
         )
     if not as_json:
         click.echo(f"bench {name}: {benchmark.measures}{' (quick)' if quick else ''}")
+    signal.signal(signal.SIGTERM, _end)
     facts = {"machine": machine(), "versions": versions()}
     result = benchmark.load()(quick)
     if as_json:
@@ -39,6 +43,11 @@ def bench(name: str | None, as_json: bool, quick: bool) -> None:
     else:
         _table(benchmark, result)
         click.echo(_conditions(facts["machine"], result))
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends it like Ctrl-C: daemons and folders are cleared away first."""
+    sys.exit(128 + number)
 
 
 def _list(as_json: bool) -> None:
