@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from trimtab.api.client import PREFIX, Client, connect
-from trimtab.cli.settings import json_option, loaded, print_json, styled
+from trimtab.cli.settings import json_option, loaded, print_json, styled, wrapped
 from trimtab.telemetry.explain import decision_of, explain, headline
 from trimtab.telemetry.words import clock_time
 
@@ -30,7 +30,7 @@ def why(ctx: click.Context, number: int | None, as_json: bool) -> None:
     elif record is None:
         click.echo(NOTHING_YET)
     else:
-        click.echo(explain(record))
+        click.echo(wrapped(explain(record), indent=9))
         for line in _excluded(record):
             click.echo(line)
 
@@ -68,8 +68,10 @@ def _print(record: dict[str, Any], as_json: bool) -> None:
     outcome = ""
     if decision.outcome and decision.outcome.kind != "done":
         outcome = styled(f" [{decision.outcome.kind}: {decision.outcome.reason}]", fg="red")
-    number = styled(f"#{decision.id:<4}", dim=True)
-    click.echo(f"{number} {clock_time(record['wall_s'])} {headline(decision)}{outcome}")
+    line = wrapped(
+        f"#{decision.id:<4} {clock_time(record['wall_s'])} {headline(decision)}", indent=15
+    )
+    click.echo(f"{line}{outcome}")
 
 
 def _excluded(record: dict[str, Any]) -> list[str]:
@@ -77,4 +79,6 @@ def _excluded(record: dict[str, Any]) -> list[str]:
     if not decision.excluded:
         return []
     lines = [styled("Left out:", dim=True)]
-    return lines + [f"  {one.point.describe()}: {one.reason}" for one in decision.excluded]
+    return lines + [
+        wrapped(f"  {one.point.describe()}: {one.reason}", indent=4) for one in decision.excluded
+    ]

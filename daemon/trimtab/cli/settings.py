@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from typing import Any
 
 import click
@@ -37,6 +39,21 @@ def print_json(value: Any) -> None:
     if sys.stdout.isatty():
         encoded = msgspec.json.format(encoded, indent=2)
     click.echo(encoded.decode())
+
+
+def wrapped(text: str, indent: int = 0) -> str:
+    """Long sentences broken between words on a terminal; left alone everywhere else.
+
+    Args:
+        text: On one line.
+        indent: Columns that its later lines are moved by.
+    """
+    if not sys.stdout.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def styled(text: str, **style: Any) -> str:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import click
 
 from trimtab.api.client import PREFIX, connect
-from trimtab.cli.settings import json_option, loaded, print_json, styled
-from trimtab.telemetry.explain import explain
-from trimtab.telemetry.words import point_words, seconds, size
+from trimtab.cli.settings import json_option, loaded, print_json, styled, wrapped
+from trimtab.telemetry.explain import decision_of, headline
+from trimtab.telemetry.words import clock_time, point_words, seconds, size
 
 EXIT_NO_TOKENS: Final = 4
 
@@ -49,7 +49,7 @@ def status_lines(now: dict[str, Any]) -> list[str]:
     head += f", up {seconds(now['uptime_s'])}"
     lines = [head]
     if now["reason"]:
-        lines.append(f"  {now['reason']}")
+        lines.append(wrapped(f"  {now['reason']}", indent=2))
     lines += [_row(name, text) for name, text in _rows(now) if text]
     return lines
 
@@ -58,17 +58,22 @@ def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("point", _point(now)),
         ("policy", _policy(now["policy"])),
+        ("stale", _stale(now["policy"])),
         ("streams", _streams(now)),
         *[("worker", _worker(worker)) for worker in now["workers"]],
         ("pinned", _pinned(now)),
         ("paused", "steps are stopped; `trimtab resume` starts them" if now["paused"] else ""),
         ("counts", _counts(now)),
-        ("last", explain(now["last_decision"]) if now["last_decision"] else ""),
+        ("last", _last(now["last_decision"]) if now["last_decision"] else ""),
     ]
 
 
 def _row(name: str, text: str) -> str:
-    return f"  {styled(f'{name:<8}', dim=True)} {text}"
+    return wrapped(f"  {name:<8} {text}", indent=11).replace(name, styled(name, dim=True), 1)
+
+
+def _last(record: dict[str, Any]) -> str:
+    return f"{clock_time(record['wall_s'])} {headline(decision_of(record))}"
 
 
 def _point(now: dict[str, Any]) -> str:
@@ -79,11 +84,13 @@ def _point(now: dict[str, Any]) -> str:
 
 
 def _policy(policy: dict[str, Any]) -> str:
-    told = f"{policy['name']} ({policy['revision']})"
-    if policy["stale"]:
-        told += styled(" stale: the file is bad, the last good one holds", fg="red")
-        told += f"\n           {policy['error']}"
-    return told
+    return f"{policy['name']} ({policy['revision']})"
+
+
+def _stale(policy: dict[str, Any]) -> str:
+    if not policy["stale"]:
+        return ""
+    return f"the policy's file is bad, so the last good one holds: {policy['error']}"
 
 
 def _streams(now: dict[str, Any]) -> str:
