@@ -1,0 +1,177 @@
+"""Idle conversations over a restart of the controller: what comes back, and what doesn't."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from manager import FakeManager
+
+from trimtab.catalog.load import load_catalog
+from trimtab.domain.models import ModelSpec
+from trimtab.runtime.notify import Notifier
+from trimtab.serving.keep import restore
+from trimtab.serving.pool import Lease, Pool, shape_of
+
+TOKENS = list(range(300, 340))
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelSpec:
+    return load_catalog([Path(__file__).parent.parent]).model("tiny")
+
+
+@pytest.fixture
+def pool(manager: FakeManager) -> Iterator[Pool]:
+    one = Pool()
+    restore({}, one, None, manager.notifier())
+    yield one
+    one.close()
+
+
+def ended(pool: Pool, model: ModelSpec, tokens: list[int] = TOKENS) -> Lease:
+    """A conversation whose stream has ended, its KV written by a worker."""
+    variant = model.variants[0]
+    shape = shape_of(model, variant)
+    lease = pool.open(shape, model.context_length, variant.fingerprint, 1000, len(tokens))
+    segment = lease.segment
+    with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
+        for span in shape.rows(0, len(tokens), segment.capacity):
+            memory[span.offset : span.offset + span.length] = b"k" * span.length
+    lease.valid = len(tokens)
+    pool.retire(lease, tokens, 5.0)
+    return lease
+
+
+def next_pool(manager: FakeManager, model: ModelSpec | None) -> tuple[Pool, tuple[str, ...]]:
+    """The pool of the next controller, and why something didn't come back."""
+    pool = Pool()
+    restored = restore(manager.passed(), pool, model, manager.notifier())
+    return pool, restored.dropped
+
+
+def found(pool: Pool, model: ModelSpec, user: int = 1000) -> int:
+    """How many tokens of the conversation it can go on with."""
+    answer = pool.find(TOKENS, model.variants[0].fingerprint, user, everyone=False)
+    return 0 if answer is None else answer[1]
+
+
+def test_a_conversation_comes_back_with_its_kv(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model)
+    pool.close()
+    later, dropped = next_pool(manager, model)
+    answer = later.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
+
+    assert dropped == ()
+    assert answer is not None
+    assert answer[1] == len(TOKENS)
+    segment = answer[0].lease.segment
+    with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
+        spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
+        assert all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
+    later.close()
+
+
+def test_it_stays_its_users(pool: Pool, model: ModelSpec, manager: FakeManager) -> None:
+    ended(pool, model)
+    later, _ = next_pool(manager, model)
+
+    assert found(later, model, user=1001) == 0
+    later.close()
+
+
+def test_one_that_goes_on_is_kept_no_longer(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model)
+    answer = pool.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
+    assert answer is not None
+    pool.take(*answer, 1000)
+
+    assert manager.passed() == {}
+
+
+def test_one_that_makes_room_gives_its_memory_back_at_once(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    lease = ended(pool, model)
+    manager.heard()
+    descriptor = os.dup(lease.segment.descriptor)  # as the manager has it
+    pool.release_all()
+    held = os.fstat(descriptor).st_blocks
+    os.close(descriptor)
+
+    assert held == 0
+    assert manager.passed() == {}
+
+
+def test_another_model_takes_none_of_it(pool: Pool, model: ModelSpec, manager: FakeManager) -> None:
+    ended(pool, model)
+    variants = tuple(replace(one, fingerprint="kv1-other") for one in model.variants)
+    later, dropped = next_pool(manager, replace(model, variants=variants))
+
+    assert found(later, model) == 0
+    assert dropped == ("kv-1: it belongs to another model",)
+    assert manager.passed() == {}
+
+
+def test_half_a_conversation_is_dropped(pool: Pool, model: ModelSpec, manager: FakeManager) -> None:
+    ended(pool, model)
+    manager.heard()
+    os.close(manager.kept["kv-1"].pop())
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert dropped == ("kv-1: 1 descriptors came back, of which 0 records",)
+
+
+def test_a_segment_that_was_emptied_is_dropped(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model).segment.cut(0)
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert dropped == ("kv-1: its memory had been given back",)
+
+
+def test_a_descriptor_that_is_no_memory_is_dropped(
+    pool: Pool, model: ModelSpec, manager: FakeManager, tmp_path: Path
+) -> None:
+    ended(pool, model)
+    manager.heard()
+    os.close(manager.kept["kv-1"][0])
+    manager.kept["kv-1"][0] = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR)
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert dropped == ("kv-1: it is no segment: Invalid argument",)
+
+
+def test_names_go_on_where_the_earlier_controller_ended(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model)
+    later, _ = next_pool(manager, model)
+    ended(later, model, list(range(400, 440)))
+
+    assert sorted(manager.passed()) == ["kv-1", "kv-2"]
+    later.close()
+
+
+def test_without_a_manager_closing_gives_everything_back(model: ModelSpec) -> None:
+    pool = Pool()
+    restore({}, pool, model, Notifier())
+    lease = ended(pool, model)
+    descriptor = os.dup(lease.segment.descriptor)
+    pool.close()
+    held = os.fstat(descriptor).st_blocks
+    os.close(descriptor)
+
+    assert held == 0
