@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,14 @@ from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space, readable
 from trimtab.catalog.manifest import Manifest
 from trimtab.catalog.progress import Progress
+from trimtab.catalog.proof import evaluation_text
 from trimtab.catalog.publish import publish
-from trimtab.catalog.recipes import VARIANTS, VariantRecipe
+from trimtab.catalog.recipes import RECIPES, VariantRecipe
 from trimtab.catalog.sources import OFFLINE, Source, hugging_face_folder
 from trimtab.errors import BuildError, CatalogError
 
 BUILDER: Final = "onnxruntime_genai.models.builder"
+QUANTIZER: Final = "trimtab.catalog.quantize_kv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class BuildRequest:
         model_id: The id to publish under.
         display_name: The name for people.
         source: Where the weights come from.
-        variants: Names in `recipes.VARIANTS`.
+        variants: Names in `recipes.RECIPES`.
         models: The models folder.
         cache: The cache folder.
         threads: Engine threads of the proofs.
@@ -92,17 +95,17 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
     target = request.models / request.model_id
     there = existing_manifest(target) if not request.force else None
     have = {variant.name for variant in there.variants} if there else set()
-    wanted = [VARIANTS[name] for name in request.variants if name not in have]
+    wanted = [RECIPES[name] for name in request.variants if name not in have]
     if there is not None and not wanted:
         return BuildResult(target, there)
     work = request.models / f".work-{request.model_id}"
     with _work_folder(work, request.source.key):
-        if not any(work.glob("*.built")):
-            check_space(work, request.source.needs_bytes, f"Building {request.model_id}")
-        python = build_env.ensure(request.cache, progress)
-        weights = hugging_face_folder(request.source, work, python, progress)
-        _warn_of_memory(request.source.memory_bytes, progress)
-        candidates = [_build_variant(recipe, weights, work, python, progress) for recipe in wanted]
+        candidates = _build_from_weights(request, wanted, work, progress)
+        candidates += [
+            _quantize_kv(recipe, target, work, request.threads, progress)
+            for recipe in wanted
+            if recipe.base
+        ]
         kept = kept_candidates(target, there)
         proven, refused = _prove(request, kept + candidates, work, progress)
         manifest = manifest_of(
@@ -118,6 +121,57 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
     published = {variant.name for variant in manifest.variants}
     built = tuple(recipe.name for recipe in wanted if recipe.name in published)
     return BuildResult(target, manifest, built, tuple(refused))
+
+
+def _build_from_weights(
+    request: BuildRequest, wanted: Sequence[VariantRecipe], work: Path, progress: Progress
+) -> list[Candidate]:
+    """The variants that need the model's own weights, and an environment that can read them."""
+    recipes = [recipe for recipe in wanted if not recipe.base]
+    if not recipes:
+        return []
+    if not any(work.glob("*.built")):
+        check_space(work, request.source.needs_bytes, f"Building {request.model_id}")
+    python = build_env.ensure(request.cache, progress)
+    weights = hugging_face_folder(request.source, work, python, progress)
+    _warn_of_memory(request.source.memory_bytes, progress)
+    return [_build_variant(recipe, weights, work, python, progress) for recipe in recipes]
+
+
+def _quantize_kv(
+    recipe: VariantRecipe, target: Path, work: Path, threads: int, progress: Progress
+) -> Candidate:
+    """A variant with an int8 KV cache, from the variant whose weights it has.
+
+    Raises:
+        BuildError: That variant is neither there nor being built, or can't be changed so.
+    """
+    options = {"precision": recipe.precision, **recipe.options, "kv_cache": "int8_per_channel"}
+    folder = work / f"{recipe.name}.built"
+    candidate = Candidate(recipe.name, folder, recipe.name, options)
+    if folder.is_dir():
+        progress.say(f"{recipe.name} was built before.")
+        return candidate
+    source = next(
+        (
+            place
+            for place in (work / f"{recipe.base}.built", target / recipe.base)
+            if place.is_dir()
+        ),
+        None,
+    )
+    if source is None:
+        raise BuildError(
+            f"{recipe.name} has the weights of {recipe.base}, which isn't there",
+            hint=f"Build it too: `--variants {recipe.base} --kv int8`.",
+        )
+    partial = work / f"{recipe.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    argv = [sys.executable, "-m", QUANTIZER, str(source), str(partial), str(evaluation_text())]
+    with progress.step(f"Measure and quantize the KV cache of {recipe.base}") as note:
+        build_process.run([*argv, "--threads", str(threads)], f"build {recipe.name}", note)
+        partial.rename(folder)
+    return candidate
 
 
 def _warn_of_memory(needed_bytes: int, progress: Progress) -> None:

@@ -14,11 +14,14 @@ class VariantRecipe:
         name: The variant's name.
         precision: The builder's `-p`.
         options: The builder's extra options.
+        base: The variant whose weights it has, with a KV cache of int8 instead; empty if it is
+            built from the model's own weights.
     """
 
     name: str
     precision: str
     options: dict[str, str] = field(default_factory=dict)
+    base: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,16 @@ VARIANTS: Final[dict[str, VariantRecipe]] = {
     "int8": VariantRecipe("int8", "int8"),
     "int4_mixed": VariantRecipe("int4_mixed", "int4", {"algo_config": "k_quant_mixed"}),
     "int4": VariantRecipe("int4", "int4"),
+}
+
+# The same weights with a KV cache of int8: a quarter of the memory for each token.
+QUANTIZED_KV: Final[dict[str, VariantRecipe]] = {
+    recipe.name: VariantRecipe(f"{recipe.name}_kv8", recipe.precision, recipe.options, recipe.name)
+    for recipe in VARIANTS.values()
+    if recipe.name != "fp16"
+}
+RECIPES: Final[dict[str, VariantRecipe]] = {
+    recipe.name: recipe for recipe in (*VARIANTS.values(), *QUANTIZED_KV.values())
 }
 DEFAULT_VARIANTS: Final = ("fp32", "int8", "int4_mixed", "int4")
 
