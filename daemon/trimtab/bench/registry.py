@@ -103,6 +103,16 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("fp32_shared_draft_ratio", at_least=1.2),
         ),
     ),
+    "api": Benchmark(
+        "api",
+        "the API while tokens flow, and whether anything grows in half an hour",
+        (
+            Target("status_p50_ms", at_most=2),
+            Target("request_added_ms_p50"),
+            Target("rss_growth_mb", at_most=1),
+            Target("fd_growth", at_most=0),
+        ),
+    ),
     "sensors": Benchmark(
         "sensors",
         "a full look at all sensors, a million of them, and 10 ms polling",
