@@ -16,8 +16,8 @@ import pytest
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError
 from trimtab.policy.compiled import Policy, ScheduleEntry
-from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.policy.schedule import entry_in_force, next_change_s
+from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.runtime.policy_watch import PolicyWatch
 
 SOUND = "version: 1\nname: {name}\nprotect: [latency, memory]\nfloor: {{context: {context}}}\n"

@@ -25,6 +25,7 @@ from trimtab.errors import PolicyError, StateError, TrimtabError
 from trimtab.policy.compiled import Policy
 from trimtab.policy.load import LoadResult, compile_text, load_policy
 from trimtab.policy.read import MAX_BYTES
+from trimtab.policy.schedule import entry_in_force
 from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.runtime.last_good import (
     load_choice,
@@ -34,7 +35,6 @@ from trimtab.runtime.last_good import (
     variants_of,
 )
 from trimtab.runtime.policy_library import as_name, check_text, list_policies, show_values
-from trimtab.policy.schedule import entry_in_force
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5
