@@ -12,6 +12,7 @@ from trimtab.profile.intervals import interval, student, wilson
 from trimtab.profile.page_cache import drop
 from trimtab.profile.process_facts import parse_holdings
 from trimtab.profile.quiet import busy_ratio, parse_cpu
+from trimtab.profile.session import Times
 from trimtab.profile.tasks import parse_questions, read_tasks
 from trimtab.profile.threads import ThreadTime, parse_schedstat, waited_s
 
@@ -137,3 +138,14 @@ def test_a_text_that_isnt_text_is_refused(tmp_path: Path) -> None:
         read_tasks(empty, None)
     with pytest.raises(UsageError, match="No such file"):
         read_tasks(tmp_path / "none", None)
+
+
+def test_a_samples_time_leaves_out_what_others_had_and_never_all_of_it() -> None:
+    calm = Times(tokens=[0.5, 1.5, 2.5], waited_s=(0.2, 1.0))
+    drowned = Times(tokens=[0.5, 1.5, 2.5], waited_s=(9.0, 9.0))
+
+    assert calm.first_s == pytest.approx(0.3)
+    assert calm.token_s == pytest.approx(0.5)
+    assert calm.token_wait_ratio == pytest.approx(0.5)
+    assert drowned.token_s == pytest.approx(0.05)
+    assert drowned.first_wait_ratio == 1.0

@@ -14,6 +14,7 @@ from trimtab.errors import EngineError
 from trimtab.profile.burner import stolen_core
 from trimtab.profile.disk_rate import measure_disk
 from trimtab.profile.page_cache import drop
+from trimtab.profile.quiet import BUSY
 from trimtab.profile.schedule import Step
 from trimtab.profile.session import Session, Times
 from trimtab.profile.texts import TEXTS
@@ -139,6 +140,8 @@ class Bench:
 
     async def _decode(self, step: Step) -> Measurement:
         if step.detail == STOLEN:
+            if BUSY in self.marks:
+                raise EngineError("others use the cores: what one more takes can't be told")
             async with stolen_core():
                 runs = await self._decode_runs(step)
             return self._one(step, [run.token_wall_s for run in runs])

@@ -13,6 +13,8 @@ from trimtab.domain.readings import Snapshot
 LOOK_S: Final = 0.2
 BUSY_RATIO: Final = 0.10
 """Share of all cores' time that others may take before a machine counts as busy."""
+BUSY: Final = "busy"
+HOT: Final = "hot"
 _PAUSE_S: Final = 2.0
 _IDLE_FIELDS: Final = (3, 4)  # idle and iowait
 
@@ -63,7 +65,7 @@ class Conditions:
     def marks(self) -> tuple[str, ...]:
         """What makes a sample doubtful."""
         busy = self.busy_ratio is not None and self.busy_ratio > BUSY_RATIO
-        return (*(("busy",) if busy else ()), *(("hot",) if self.hot else ()))
+        return (*((BUSY,) if busy else ()), *((HOT,) if self.hot else ()))
 
 
 class Quiet:
@@ -138,9 +140,9 @@ class Quiet:
 
 def _why(conditions: Conditions) -> str:
     reasons = []
-    if "busy" in conditions.marks:
+    if BUSY in conditions.marks:
         reasons.append(f"others use {conditions.busy_ratio or 0:.0%} of the cores")
-    if "hot" in conditions.marks:
+    if HOT in conditions.marks:
         warm = f"{conditions.celsius:.0f} °C" if conditions.celsius is not None else "throttled"
         reasons.append(f"the board is hot ({warm})")
     return f"waiting: {' and '.join(reasons)}"

@@ -30,6 +30,9 @@ from trimtab.workers.worker import Launch, Worker
 
 STREAM_TIMEOUT_S: Final = 600.0
 PING_TIMEOUT_S: Final = 30.0
+LEAST_RATIO: Final = 0.05
+"""A sample that waited for more than 95 % of its time keeps this part of it."""
+
 SETTLE_S: Final = 0.15
 """After this the worker has given back what it had freed."""
 
@@ -60,7 +63,7 @@ class Times:
     @property
     def first_s(self) -> float:
         """Start to first token, without the time in which others had the core."""
-        return max(1e-6, self.tokens[0] - self.waited_s[0])
+        return _without(self.tokens[0], self.waited_s[0])
 
     @property
     def first_wait_ratio(self) -> float:
@@ -71,7 +74,7 @@ class Times:
     def token_s(self) -> float:
         """Mean time of a token after the first, without the time in which others had the core."""
         wall = self.tokens[-1] - self.tokens[0]
-        return max(1e-6, wall - self.waited_s[1]) / max(1, len(self.tokens) - 1)
+        return _without(wall, self.waited_s[1]) / max(1, len(self.tokens) - 1)
 
     @property
     def token_wall_s(self) -> float:
@@ -83,6 +86,14 @@ class Times:
         """Share of the time after the first token in which others had the core."""
         wall = self.tokens[-1] - self.tokens[0]
         return min(1.0, self.waited_s[1] / wall) if wall > 0 else 0.0
+
+
+def _without(wall_s: float, waited_s: float) -> float:
+    """Time less what was waited, but at least a small part of it.
+
+    The two are read one after the other, and threads that we don't wait for count as well.
+    """
+    return max(1e-6, wall_s * LEAST_RATIO, wall_s - waited_s)
 
 
 class Session:
