@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 MODEL := smollm2-135m
 SETUP := $(VENV)/.setup
 
-.PHONY: help setup models demo test test-quick test-systemd deb lint format clean
+.PHONY: help setup models demo test test-quick test-systemd test-systemd-vm deb lint format clean
 
 help:
 	@echo "make demo    run trimtab on a real model and squeeze its memory (builds the model once)"
@@ -47,6 +47,9 @@ deb: setup
 
 test-systemd: deb
 	@tests/systemd/run
+
+test-systemd-vm: deb
+	@tests/systemd/run-vm
 
 lint: setup
 	$(BIN)/ruff check .

@@ -86,7 +86,8 @@ def main_pid() -> int:
     return int(shown("MainPID"))
 
 
-def until(true: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> None:
+def until(true: Callable[[], Any], what: str, patience_s: float | None = None) -> None:
+    patience_s = patience_s or PATIENCE_S
     ends_s = time.monotonic() + patience_s
     while True:
         try:
@@ -378,6 +379,43 @@ def a_wrong_configuration_is_told_and_not_tried_again() -> None:
     assert restarts == "0"
 
 
+def the_door_over_tcp_opens_with_the_example_and_a_token() -> None:
+    token = Path("/etc/trimtab/token")
+    token.write_text("a-token-that-is-long-enough-to-guess-nothing")
+    token.chmod(0o600)
+    shutil.copy("/usr/share/doc/trimtab/examples/tcp.conf", DROP_INS)
+    configuration = Path("/etc/trimtab/trimtab.toml")
+    before = configuration.read_text()
+    credential = "/run/credentials/trimtab.service/token"
+    configuration.write_text(f'[tcp]\nenabled = true\ntoken_file = "{credential}"\n')
+    command("systemctl", "daemon-reload")
+    command("systemctl", "restart", "trimtab")
+    until(ready, "ready")
+    address = "http://127.0.0.1:8417/v1/models"
+    without = command("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", address)
+    bearer = ["-H", f"Authorization: Bearer {token.read_text()}"]
+    having = command("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", *bearer, address)
+    configuration.write_text(before)
+    (DROP_INS / "tcp.conf").unlink()
+    token.unlink()
+
+    assert without.stdout == "401"
+    assert having.stdout == "200"
+
+
+def every_example_is_a_drop_in_that_systemd_takes() -> None:
+    examples = sorted(Path("/usr/share/doc/trimtab/examples").glob("*.conf"))
+    said = {}
+    for example in examples:
+        shutil.copy(example, DROP_INS)
+        done = command("systemd-analyze", "verify", "trimtab.service", check=False)
+        (DROP_INS / example.name).unlink()
+        said[example.name] = [line for line in done.stderr.splitlines() if example.name in line]
+
+    assert set(said) == {"gpu.conf", "memory.conf", "models-in-home.conf", "tcp.conf"}
+    assert not any(said.values()), said
+
+
 def nothing_was_said_in_tracebacks() -> None:
     journal = command("journalctl", "-u", "trimtab", "--no-pager", "-o", "cat").stdout
 
@@ -468,6 +506,8 @@ STEPS: list[Callable[[], None]] = [
     a_stop_lets_a_running_answer_end,
     a_connection_starts_a_stopped_daemon,
     a_wrong_configuration_is_told_and_not_tried_again,
+    the_door_over_tcp_opens_with_the_example_and_a_token,
+    every_example_is_a_drop_in_that_systemd_takes,
     nothing_was_said_in_tracebacks,
     an_upgrade_keeps_sockets_and_state,
     removal_leaves_state_and_configuration_alone,
