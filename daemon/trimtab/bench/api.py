@@ -43,6 +43,7 @@ class Seen:
     health_s: list[float] = field(default_factory=list)
     rss_bytes: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
+    segments: list[int] = field(default_factory=list)
     served: int = 0
     broken: int = 0
     left: int = 0
@@ -139,12 +140,23 @@ async def _asks(daemon: ChildDaemon, path: str, times_s: list[float]) -> None:
 async def _looks(daemon: ChildDaemon, seen: Seen) -> None:
     while True:
         seen.rss_bytes.append(look(daemon.pid).rss_bytes)
-        seen.descriptors.append(_descriptors(daemon.pid))
+        others, segments = _descriptors(daemon.pid)
+        seen.descriptors.append(others)
+        seen.segments.append(segments)
         await asyncio.sleep(SAMPLE_EVERY_S)
 
 
-def _descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+def _descriptors(pid: int) -> tuple[int, int]:
+    """Descriptors of a process, and how many of them are KV caches of idle conversations.
+
+    Those are a cache with a bound of its own; they come and go with memory.
+    """
+    targets = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            targets.append(str(link.readlink()))
+    segments = sum(target.startswith("/memfd:") for target in targets)
+    return len(targets) - segments, segments
 
 
 def _result(seen: Seen, model: ModelSpec, soak_s: float) -> dict[str, Any]:
@@ -156,6 +168,7 @@ def _result(seen: Seen, model: ModelSpec, soak_s: float) -> dict[str, Any]:
         "request_added_ms_p50": round(median(seen.health_s) * 1000, 2),
         "rss_growth_mb": round(growth(seen.rss_bytes) / 2**20, 2),
         "fd_growth": round(growth(seen.descriptors)),
+        "kv_segments_max": max(seen.segments),
         "rss_mb": round(seen.rss_bytes[-1] / 2**20, 1),
         "streams": seen.served,
         "streams_broken": seen.broken,
