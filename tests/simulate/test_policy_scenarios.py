@@ -110,9 +110,9 @@ def test_an_expectation_that_is_met_passes(tmp_path: Path, expectation: str) -> 
         ("{from: 2m10s, by: 3min, variant: fp32}", "variant fp32", "it came at 5m"),
         ("{from: 1min, until: 4min, variant: fp32}", "from 1m to 4m: variant fp32", "it was"),
         (
-            "{never: {available: {at_most: 700MiB}}}",
-            "never: available at most 700MiB",
-            "MiB available",
+            "{never: {available: {at_most: 2GiB}}}",
+            "never: available at most 2GiB",
+            "iB available",
         ),
         ("{at_most: {down: 0}}", "at most 0 down", "there were"),
         ("{at_least: {switches: 9}}", "at least 9 switches", "there were"),
