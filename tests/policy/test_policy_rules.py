@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_files import MINIMAL, load_text, rule
 
@@ -326,6 +326,7 @@ def _within(inner: EffectiveBounds, outer: KnobBounds) -> bool:
 
 
 @given(st.lists(_TIGHTENINGS, max_size=5))
+@settings(deadline=None)
 def test_no_rules_ever_loosen_the_policys_own_bounds(thens: list[Tightening]) -> None:
     effective = combine([_in_force(str(n), then) for n, then in enumerate(thens)], BOUNDS)
 
@@ -335,6 +336,7 @@ def test_no_rules_ever_loosen_the_policys_own_bounds(thens: list[Tightening]) ->
 
 
 @given(st.lists(_TIGHTENINGS, max_size=4), _TIGHTENINGS)
+@settings(deadline=None)
 def test_another_upper_bound_never_widens_what_is_left(
     thens: list[Tightening], another: Tightening
 ) -> None:

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.domain.readings import Unit
@@ -99,6 +99,7 @@ def test_a_signal_of_unknown_unit_takes_any_quantity() -> None:
 
 
 @given(st.integers(0, 2**50))
+@settings(deadline=None)
 def test_an_exact_size_is_read_back_as_the_same_bytes(size_bytes: int) -> None:
     assert int(parse_quantity(exact_size(size_bytes), Unit.BYTES)) == size_bytes
 
@@ -116,6 +117,7 @@ def test_every_unit_has_an_example_that_is_read_and_printed_alike(unit: Unit) ->
     st.text(max_size=30) | st.floats() | st.integers() | st.none() | st.booleans(),
     st.sampled_from(Unit),
 )
+@settings(deadline=None)
 def test_reading_a_quantity_is_total(found: object, unit: Unit) -> None:
     try:
         value = parse_quantity(found, unit)
