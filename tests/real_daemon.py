@@ -44,12 +44,15 @@ class RealDaemon:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TRIMTAB_")}
         self.environ = kept | {f"TRIMTAB_{key}": value for key, value in (own | settings).items()}
         self.process: subprocess.Popen[str] | None = None
+        self.argv = [sys.executable, "-m", "trimtab", "run"]
+        self.pass_fds: tuple[int, ...] = ()
 
     def start(self, ready: Sequence[str] = ("ready",), timeout_s: float = 30) -> RealDaemon:
         """Start it and wait until its state is one of these."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab", "run"],
+            self.argv,
             env=self.environ,
+            pass_fds=self.pass_fds,
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

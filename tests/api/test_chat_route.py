@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 from typing import Any
 
 import httpx
 import pytest
 
 from api_fakes import Gateway, a_model, deltas, with_logprobs
+from trimtab.api.context import priorities_by_uid
 from trimtab.errors import EngineError, NoModelError, RequestError, ServingError
 from trimtab.serving.requests import Ended, FinishReason, Priority, Usage
 
@@ -374,3 +377,10 @@ async def test_unknown_paths_and_methods_have_openais_shape(gateway: Gateway) ->
     assert missing.json()["error"]["code"] == "not_found"
     assert wrong.status_code == 405
     assert wrong.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_a_users_usual_priority_comes_from_the_configuration() -> None:
+    me = pwd.getpwuid(os.getuid())
+    known = priorities_by_uid({me.pw_name: "background", "nobody-of-that-name": "background"})
+
+    assert known == {me.pw_uid: Priority.BACKGROUND}

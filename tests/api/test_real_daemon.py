@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -251,6 +252,39 @@ def test_without_a_model_the_daemon_serves_and_says_how_to_get_one(tmp_path: Pat
     assert answer.json()["error"]["code"] == "no_model"
     assert "trimtab models build smollm2-135m" in answer.json()["error"]["message"]
     assert status.returncode == 4
+
+
+def test_systemds_sockets_are_served_and_left_in_place(tmp_path: Path) -> None:
+    as_systemd_does = (
+        "import os, sys\n"
+        "for number, given in enumerate(sys.argv[1:], start=3): os.dup2(int(given), number)\n"
+        "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '2',"
+        " 'LISTEN_FDNAMES': 'control:inference'}\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'trimtab', 'run'])\n"
+    )
+    (tmp_path / "none").mkdir()
+    daemon = RealDaemon(tmp_path, models=tmp_path / "none")
+    daemon.sockets.mkdir()
+    passed = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for listening, name in zip(passed, ("control", "inference"), strict=True):
+        listening.bind(str(daemon.sockets / f"{name}.sock"))
+        listening.listen()
+    numbers = [listening.fileno() for listening in passed]
+    daemon.argv = [sys.executable, "-c", as_systemd_does, *map(str, numbers)]
+    daemon.pass_fds = tuple(numbers)
+    daemon.start(ready=("no_model",))
+    with daemon.client() as client:
+        listed = client.get("/v1/models")
+    code, _ = daemon.end()
+    for listening in passed:
+        listening.close()
+
+    assert listed.status_code == 200
+    assert code == 0
+    assert sorted(path.name for path in daemon.sockets.iterdir()) == [
+        "control.sock",
+        "inference.sock",
+    ]
 
 
 def test_a_wrong_configuration_is_told_in_lines_without_a_traceback(tmp_path: Path) -> None:
