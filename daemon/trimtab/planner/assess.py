@@ -9,15 +9,16 @@ from typing import Final, NamedTuple
 from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
+from trimtab.planner.foresight import needed_s
 from trimtab.planner.heat import restrict
 from trimtab.planner.points import candidates, draft_of, speed_order
 from trimtab.planner.predict import Basis, Situation, basis, predict_from
+from trimtab.planner.relief import idle_bytes
 from trimtab.planner.resident import estimates
 from trimtab.planner.state import State
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
 
 MIB: Final = 1024 * 1024
-HORIZON_S: Final = 1.0
 
 
 class Fit(IntEnum):
@@ -101,7 +102,7 @@ def situation(state: State) -> Situation:
     """What predictions start from, at the last tick."""
     available = state.snapshot.value("memory.available") if state.snapshot is not None else None
     return Situation(
-        available_bytes=None if available is None else int(available) + state.demand.idle_bytes,
+        available_bytes=None if available is None else int(available) + idle_bytes(state),
         held_bytes=state.demand.worker_bytes or 0,
         kv_tokens=state.demand.kv_tokens,
         resident=state.resident if state.model is None else estimates(state.model, state.resident),
@@ -123,7 +124,8 @@ def assess(
         pinned=pinned,
     )
     here = situation(state)
-    margin = state.fill_bytes_s * HORIZON_S
+    horizon_s = needed_s(max(state.load_s.values(), default=None))
+    margin = state.fill_bytes_s * horizon_s
     lines: dict[tuple[str | None, str], _Line] = {}
     done: dict[tuple[str | None, int, int], tuple[Prediction, Fit]] = {}
     judged = []
@@ -139,9 +141,7 @@ def assess(
         key = (variant, line.basis.loaded_bytes, context)
         if key not in done:
             predicted = predict_from(line.basis, context, point.pace_ratio, here)
-            # What is loaded can be measured: no prediction stands between it and the limit.
-            extra = 0.0 if variant == state.point.variant else margin
-            done[key] = predicted, fit(predicted, policy, extra)
+            done[key] = predicted, fit(predicted, policy, margin)
         predicted, fits = done[key]
         judged.append(
             Assessed(

@@ -32,7 +32,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import PARKED
 from trimtab.domain.scheduling import Schedule
-from trimtab.planner import faults, observe, outcome, rates, serving
+from trimtab.planner import faults, observe, outcome, rates, relief, serving
 from trimtab.planner.decide import decide
 from trimtab.planner.state import Pin, State
 from trimtab.policy.compiled import Policy
@@ -65,7 +65,7 @@ def step(state: State, event: Event, policy: Policy) -> Step:
     cause = NO_CAUSE
     match event:
         case Tick():
-            state = observe.tick(state, event, policy)
+            state = relief.judge(observe.tick(state, event, policy), event.at_s)
             state, settled = outcome.settle(state, event.at_s)
         case ActionEnded():
             state = outcome.ended(state, event)

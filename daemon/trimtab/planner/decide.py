@@ -11,9 +11,10 @@ from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.plan import Move, carry_out, needs_worker
+from trimtab.planner.relief import idle_bytes
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
-from trimtab.policy.compiled import Policy
+from trimtab.policy.compiled import Policy, TemperatureLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def _relief(state: State, policy: Policy) -> Move | None:
     """The controller's own relief comes first: memory that no running conversation needs."""
     limit = policy.memory
     available = state.snapshot.value("memory.available") if state.snapshot is not None else None
-    if limit is None or available is None or not state.demand.idle_bytes:
+    if limit is None or available is None or not idle_bytes(state):
         return None
     if available >= limit.headroom_bytes:
         return None
@@ -145,7 +146,7 @@ def _place_idle_kv(state: State, policy: Policy, current: Assessed, at_s: float)
         return None
     text = f"{mib(available)} of memory are available, {{}} {mib(limit.leave_bytes)}"
     on_disk = point.kv_placement is KvPlacement.DISK
-    if not on_disk and available < limit.leave_bytes and state.demand.idle_bytes:
+    if not on_disk and available < limit.leave_bytes and idle_bytes(state):
         wanted, direction, side = KvPlacement.DISK, Direction.DOWN, "under"
     elif on_disk and available >= limit.leave_bytes + current.predicted.reserved_bytes:
         if at_s - state.changed_s < policy.stability.dwell_s:
@@ -266,16 +267,13 @@ def _why(
                 f", and a conversation of {current.point.context} tokens would go "
                 f"under the limit of {mib(limit.headroom_bytes)}"
             )
+            if state.fill_bytes_s:
+                text += f", as others take {mib(state.fill_bytes_s)} a second"
         return Trigger("memory.available", available, limit.headroom_bytes, text=text)
     heat = state.heat
     if state.snapshot is not None and heat.changed_s == at_s and policy.temperature is not None:
         celsius = state.snapshot.value("temperature.max")
-        hot = celsius is not None and celsius >= policy.temperature.enter_celsius
-        threshold = policy.temperature.enter_celsius if hot else policy.temperature.leave_celsius
-        text = (
-            f"{celsius or 0:.0f} °C, {'over' if hot else 'under'} the limit of {threshold:.0f} °C"
-        )
-        return Trigger("temperature.max", celsius, threshold, text=text)
+        return _heat_trigger(state, policy.temperature, celsius or 0.0)
     if cause:
         return Trigger("event", text=cause)
     if current is not None and current.reason:
@@ -283,6 +281,22 @@ def _why(
     if current is None and (rule := _latest_rule(state, policy)) is not None:
         return rule
     return Trigger("bounds", text="the point is outside the bounds in force")
+
+
+def _heat_trigger(state: State, limit: TemperatureLimit, celsius: float) -> Trigger:
+    enter, leave = limit.enter_celsius, limit.leave_celsius
+    if celsius <= leave:
+        return Trigger(
+            "temperature.max",
+            celsius,
+            leave,
+            text=f"{celsius:.0f} °C, under the limit of {leave:.0f} °C",
+        )
+    text = f"{celsius:.0f} °C, over the limit of {enter:.0f} °C"
+    if celsius < enter:
+        away_s = state.thermal.time_to_s(enter, celsius)
+        text = f"{celsius:.0f} °C, and {enter:.0f} °C would be reached in {away_s:.0f} s"
+    return Trigger("temperature.max", celsius, enter, text=text)
 
 
 def _latest_rule(state: State, policy: Policy) -> Trigger | None:

@@ -1,8 +1,8 @@
 """Heat is answered with pace first and with smaller variants after that, one level at a time.
 
-A ratchet: the level goes up by one when the temperature has reached the enter threshold and the
-last level has had its cooldown, and down by one when it has stayed below the leave threshold for
-the dwell time. Between the thresholds, and while nothing can be read, it stays.
+A ratchet: the level goes up by one when the temperature has reached the enter threshold, or is
+about to, and the last level has had its cooldown; down by one when it has stayed below the leave
+threshold for the dwell time. Between the thresholds, and while nothing can be read, it stays.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from trimtab.domain.models import ModelSpec
+from trimtab.planner.foresight import HEAT_AHEAD_S, ThermalFit
 from trimtab.planner.state import Heat
 from trimtab.policy.compiled import KnobBounds, Policy
 
@@ -38,14 +39,19 @@ def most_levels(model: ModelSpec, bounds: KnobBounds) -> int:
     return len(pace_steps(bounds)) - 1 + max(0, len(model.variants) - 1)
 
 
-def advance(heat: Heat, celsius: float | None, policy: Policy, most: int, at_s: float) -> Heat:
+def advance(
+    heat: Heat, celsius: float | None, fit: ThermalFit, policy: Policy, most: int, at_s: float
+) -> Heat:
     """The ratchet after a tick."""
     limit = policy.temperature
     if limit is None:
         return Heat()
     if celsius is None:
         return replace(heat, cool_since_s=None)
-    if celsius >= limit.enter_celsius:
+    soon = celsius > limit.leave_celsius and (
+        fit.time_to_s(limit.enter_celsius, celsius) < HEAT_AHEAD_S
+    )
+    if celsius >= limit.enter_celsius or soon:
         cooled_down = at_s - heat.changed_s >= policy.stability.cooldown_s
         if heat.level < most and cooled_down:
             return Heat(heat.level + 1, at_s)

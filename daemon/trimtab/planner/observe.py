@@ -20,10 +20,11 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
     at_s = event.at_s
     rules, verdicts = evaluate(policy, state.rules, event.snapshot, event.wall_minute)
     heat = state.heat
+    thermal = state.thermal.seen(at_s, event.snapshot.value("temperature.max"))
     if state.model is not None:
         celsius = event.snapshot.value("temperature.max")
         most = most_levels(state.model, combine(verdicts, policy.knobs).knobs)
-        heat = advance(heat, celsius, policy, most, at_s)
+        heat = advance(heat, celsius, thermal, policy, most, at_s)
     pin = state.pin
     if pin is not None and pin.until_s is not None and at_s >= pin.until_s:
         pin = None
@@ -32,6 +33,7 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         snapshot=event.snapshot,
         demand=event.demand,
         heat=heat,
+        thermal=thermal,
         rules=rules,
         pin=pin,
         fall_bytes_s=_fall_rate(state, event),

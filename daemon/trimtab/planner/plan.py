@@ -21,6 +21,7 @@ from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, situation
 from trimtab.planner.points import draft_of
+from trimtab.planner.relief import idle_bytes
 from trimtab.planner.state import Settling, State
 from trimtab.policy.compiled import Policy
 
@@ -68,7 +69,9 @@ def carry_out(
         state,
         running=running,
         waiting_for=frozenset(action.id for action in actions),
-        settling=Settling(decision, situation(state).available_bytes),
+        settling=Settling(
+            decision, situation(state).available_bytes, idle_bytes=state.demand.idle_bytes
+        ),
         up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
         better=None,
         wanted=False,
@@ -89,7 +92,7 @@ def grown_wait(state: State, policy: Policy, at_s: float) -> float:
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
     wanted = max(move.release_bytes, _short_bytes(state, policy, move))
-    if not wanted or not state.demand.idle_bytes:
+    if not wanted or not idle_bytes(state):
         return _steps(state, policy, move, state.next_action)
     release = ReleaseIdleKv(state.next_action, wanted)
     if move.direction is Direction.RELIEF:
@@ -102,7 +105,7 @@ def _short_bytes(state: State, policy: Policy, move: Move) -> int:
     limit, chosen = policy.memory, move.chosen
     if limit is None or chosen is None or chosen.predicted.available_bytes is None:
         return 0
-    without = chosen.predicted.available_bytes - state.demand.idle_bytes
+    without = chosen.predicted.available_bytes - idle_bytes(state)
     grown = without - (chosen.predicted.reserved_bytes - chosen.predicted.memory_bytes)
     return max(0, limit.leave_bytes - grown)
 

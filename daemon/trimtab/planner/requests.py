@@ -72,6 +72,7 @@ class Queue:
         truth: What really came of the last requests, to hold the shadows against.
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
+        slice_until_s: Until when a late request has its turn.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -82,6 +83,7 @@ class Queue:
     truth: Truth = field(default_factory=Truth)
     owed_s: float = 0.0
     considered_s: float = 0.0
+    slice_until_s: float = 0.0
 
     def earned(self, variant: str) -> float:
         """What a request would have earned on a variant lately."""
@@ -164,6 +166,7 @@ def arrived(
         truth,
         queue.owed_s,
         queue.considered_s,
+        queue.slice_until_s,
     )
 
 
@@ -194,7 +197,15 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
     worth = job.weight * known.quality if known is not None else 0.0
     truth = queue.truth.after(worth if in_time and not job.late else 0.0)
     return Queue(
-        jobs, lengths, speeds, queue.shadows, queue.home, truth, queue.owed_s, queue.considered_s
+        jobs,
+        lengths,
+        speeds,
+        queue.shadows,
+        queue.home,
+        truth,
+        queue.owed_s,
+        queue.considered_s,
+        queue.slice_until_s,
     )
 
 
@@ -208,6 +219,7 @@ def _with(queue: Queue, jobs: tuple[Job, ...], speeds: Speeds) -> Queue:
         queue.truth,
         queue.owed_s,
         queue.considered_s,
+        queue.slice_until_s,
     )
 
 

@@ -21,8 +21,10 @@ STRETCH: Final = 1.05
 """Everything is planned to take so much longer, for what will come in between."""
 
 MOST_JOBS: Final = 24
-FLOOR_SHARE: Final = 0.05
-SLICE_S: Final = 1.0
+FLOOR_SHARE: Final = 0.03
+"""Of the engine's time, for answers that have begun and can't be in time any more."""
+
+SLICE_S: Final = 0.3
 FIRST_LOOK: Final = 8
 
 
@@ -119,13 +121,16 @@ def _ordered(
     rest.sort(key=_behind)
     order = [job.request for job in first] + [job.request for job in rest]
     head = first[0] if first else rest[0] if rest else None
-    owed_s = 0.0
     # Alone in the queue, nothing that its length could tell would change anything.
     look = next_look(head.produced) if head is not None and len(order) > 1 else None
-    if first and rest:
+    owed_s, until_s = 0.0, queue.slice_until_s
+    begun = [job for job in rest if job.late and job.prefill_left < job.prompt]
+    if first and begun:
         owed_s = queue.owed_s + FLOOR_SHARE * (at_s - queue.considered_s)
         if owed_s >= SLICE_S:
-            owed_s, head = owed_s - SLICE_S, rest[0]
+            owed_s, until_s = owed_s - SLICE_S, at_s + SLICE_S
+        if at_s < until_s:
+            head = min(begun, key=_arrived)
             order.remove(head.request)
             order.insert(0, head.request)
             look = head.produced + max(1, int(SLICE_S / rate.decode_s))
@@ -138,12 +143,17 @@ def _ordered(
         queue.truth,
         owed_s,
         at_s,
+        until_s,
     )
     return Considered(queue, Schedule(tuple(order), shed, look))
 
 
 def _behind(job: Job) -> tuple[bool, bool, float]:
     return job.late, job.prefill_left > 0, job.arrived_s if job.late else job.end_by_s
+
+
+def _arrived(job: Job) -> float:
+    return job.arrived_s
 
 
 def next_look(produced: int) -> int:

@@ -12,6 +12,7 @@ from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.planner.foresight import ThermalFit
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.requests import Queue
 from trimtab.policy.evaluate import RulesState
@@ -53,6 +54,8 @@ class Settling:
         took_s: How long they took.
         available_bytes: Memory available when it was decided.
         failed: Why an action failed; empty if none did.
+        idle_bytes: What idle conversations held when it was decided.
+        judged: Whether its relief has been held against what was measured.
     """
 
     decision: Decision
@@ -60,6 +63,8 @@ class Settling:
     done_s: float | None = None
     took_s: float = 0.0
     failed: str = ""
+    idle_bytes: int = 0
+    judged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class State:
         fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
             is taken once is no trend.
         settling: The decision whose outcome is still to be measured.
+        distrust: Actuators that changed nothing when they were used, by name.
+        thermal: The model of heat, as far as it has been fitted.
         queue: The requests, and what past ones taught.
         rates: Speeds of the model's variants as they were known before, in the model's order.
         next_action: Number of the next action.
@@ -144,6 +151,8 @@ class State:
     fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
     settling: Settling | None = None
+    distrust: Mapping[str, Quarantine] = field(default_factory=dict)
+    thermal: ThermalFit = field(default_factory=ThermalFit)
     queue: Queue = field(default_factory=Queue)
     rates: tuple[Rate, ...] = ()
     next_action: int = 1

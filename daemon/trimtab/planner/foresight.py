@@ -1,0 +1,93 @@
+"""Time to a limit: by the trend of memory, and by a first-order model of heat fitted on the way.
+
+Heat: dT/dt = (T∞ − T)/τ under a steady load, so the slope falls in a straight line as temperature
+rises. Slope over temperature, fitted by least squares whose memory halves every two minutes, gives
+T∞ and τ; the limit is reached after τ·ln((T∞ − T)/(T∞ − limit)), and never if T∞ lies below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, log
+from typing import Final
+
+SPACING_S: Final = 5.0
+HALF_LIFE_S: Final = 120.0
+FEWEST: Final = 6.0
+LOAD_S: Final = 2.0
+MARGIN_S: Final = 1.0
+HEAT_AHEAD_S: Final = 10.0
+FLAT: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class ThermalFit:
+    """Sums of the regression of slope over temperature.
+
+    Attributes:
+        at_s: Time of the last reading that was taken in; None before the first.
+        celsius: That reading.
+        weight: Number of slopes, faded.
+        temperature: Their sum of temperatures.
+        slope: Their sum of slopes, °C/s.
+        squares: Their sum of squared temperatures.
+        products: Their sum of temperature × slope.
+    """
+
+    at_s: float | None = None
+    celsius: float = 0.0
+    weight: float = 0.0
+    temperature: float = 0.0
+    slope: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+
+    def seen(self, at_s: float, celsius: float | None) -> ThermalFit:
+        """With a reading; one that comes too soon after the last says nothing about the slope."""
+        if celsius is None:
+            return self
+        if self.at_s is None:
+            return ThermalFit(at_s, celsius)
+        elapsed_s = at_s - self.at_s
+        if elapsed_s < SPACING_S:
+            return self
+        slope = (celsius - self.celsius) / elapsed_s
+        middle = (celsius + self.celsius) / 2
+        fade = 0.5 ** (elapsed_s / HALF_LIFE_S)
+        return ThermalFit(
+            at_s,
+            celsius,
+            self.weight * fade + 1,
+            self.temperature * fade + middle,
+            self.slope * fade + slope,
+            self.squares * fade + middle * middle,
+            self.products * fade + middle * slope,
+        )
+
+    def steady(self) -> tuple[float, float] | None:
+        """(T∞ in °C, τ in s); None before there is enough, or while it doesn't tend anywhere."""
+        if self.weight < FEWEST:
+            return None
+        spread = self.weight * self.squares - self.temperature * self.temperature
+        if spread <= FLAT:
+            return None
+        gain = (self.weight * self.products - self.temperature * self.slope) / spread
+        if gain >= 0:
+            return None
+        middle = self.temperature / self.weight
+        return middle - (self.slope / self.weight) / gain, -1 / gain
+
+    def time_to_s(self, limit_celsius: float, celsius: float) -> float:
+        """Seconds until a limit is reached; infinity if it won't be, 0 if it has been."""
+        if celsius >= limit_celsius:
+            return 0.0
+        model = self.steady()
+        if model is None or model[0] <= limit_celsius:
+            return inf
+        end, tau_s = model
+        return tau_s * log((end - celsius) / (end - limit_celsius))
+
+
+def needed_s(load_s: float | None) -> float:
+    """How far ahead to look for memory: as long as a hand-over takes, and a margin."""
+    return (LOAD_S if load_s is None else load_s) + MARGIN_S

@@ -1,0 +1,219 @@
+"""Requests through `step`: who is served, who is refused, and what is learned from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies_for_tests import policy
+from trimtab.domain.events import (
+    ActionEnded,
+    Event,
+    ModelChanged,
+    OutcomeKind,
+    RequestArrived,
+    RequestEnd,
+    RequestEnded,
+    RequestProgress,
+    Tick,
+)
+from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.domain.readings import Reading, Snapshot
+from trimtab.domain.scheduling import Objective, Schedule
+from trimtab.planner import State, step
+from trimtab.policy.compiled import Admission, Policy
+
+MIB = 1024 * 1024
+IN_TIME = Objective(first_within_s=2.0, end_base_s=4.0, end_per_token_s=0.3)
+
+
+def ladder(**speeds: float) -> ModelSpec:
+    """Variants with these tokens a second, best first; all of them small."""
+    variants = tuple(
+        VariantSpec(
+            name=name,
+            precision=name,
+            folder="",
+            weights_bytes=(200 - 10 * position) * MIB,
+            disk_bytes=0,
+            kv_bytes_per_token=0,
+            quality=1.0 - 0.1 * position,
+            fingerprint="f",
+            context_length=4096,
+            decode_tps=speed,
+            prefill_tps=500.0,
+        )
+        for position, (name, speed) in enumerate(speeds.items())
+    )
+    return ModelSpec("m", "M", "llama", 4096, 16, 4, 64, "t", True, variants)
+
+
+class Desk:
+    """A core with one variant loaded; requests are its only events from then on."""
+
+    def __init__(self, model: ModelSpec, in_force: Policy) -> None:
+        self.state = State()
+        self.policy = in_force
+        self.schedule: Schedule | None = None
+        self.post(ModelChanged(0.0, model))
+        self.tick(0.0)
+
+    def post(self, event: Event) -> Schedule | None:
+        result = step(self.state, event, self.policy)
+        self.state = result.state
+        self.schedule = result.schedule or self.schedule
+        for action in result.actions:
+            assert result.decision is not None
+            self.post(ActionEnded(event.at_s, action.id, OutcomeKind.DONE, result.decision.target))
+        return result.schedule
+
+    def tick(self, at_s: float) -> None:
+        reading = Reading("memory.available", 4000 * MIB, at_s)
+        self.post(Tick(at_s, Snapshot(at_s, {reading.signal: reading})))
+
+    def arrive(self, request: int, at_s: float, prompt: int = 100, **others: Any) -> None:
+        event = RequestArrived(at_s, request, prompt, 64, 1.0, IN_TIME)
+        self.post(replace(event, **others))
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        assert self.schedule is not None
+        return self.schedule.order
+
+
+@pytest.fixture
+def desk() -> Desk:
+    hurried = Admission(8, 2.0, 8, (("interactive", 1.0), ("background", 0.2)))
+    return Desk(ladder(big=10.0, small=20.0), policy(admission=hurried))
+
+
+def test_a_new_arrival_is_served_before_a_conversation_that_has_time(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+
+    desk.arrive(2, 0.5)
+
+    assert desk.order == (2, 1)
+
+
+def test_a_conversation_goes_on_once_the_newcomer_has_its_first_token(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+    desk.arrive(2, 0.5)
+
+    desk.post(RequestProgress(0.7, 2, 100, 0, prefill_s=0.2))
+
+    assert desk.order == (1, 2)
+
+
+def test_a_request_that_cannot_begin_in_time_is_refused_with_a_time_to_come_back(
+    desk: Desk,
+) -> None:
+    for request in range(12):
+        desk.arrive(request, 0.01 * request, prompt=400)
+
+    schedule = desk.post(RequestProgress(1.9, 0, 400, 0, prefill_s=0.8))
+
+    assert schedule is not None
+    assert schedule.shed
+    assert all(shed.retry_after_s >= 1 for shed in schedule.shed)
+    assert not {shed.request for shed in schedule.shed} & set(schedule.order)
+
+
+def test_a_background_request_gives_way_to_an_interactive_one(desk: Desk) -> None:
+    desk.arrive(1, 0.0, prompt=700, weight=0.2)
+
+    desk.arrive(2, 0.1, prompt=700, weight=1.0)
+
+    assert desk.order[0] == 2
+
+
+def test_a_request_that_is_late_is_still_served_when_nobody_else_waits(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+
+    desk.post(RequestProgress(200.0, 1, 100, 1, decode_s=0.1))
+
+    assert desk.order == (1,)
+    assert desk.state.queue.jobs[0].late
+
+
+def test_a_late_request_gets_its_floor_share_while_others_are_served(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+    desk.post(RequestProgress(100.0, 1, 100, 1, decode_s=0.1))
+    desk.arrive(2, 100.0)
+    first = []
+
+    for turn in range(60):
+        desk.post(RequestProgress(101.0 + turn, 2, 100, 1, decode_s=0.1))
+        desk.arrive(3 + turn, 101.0 + turn)
+        first.append(desk.order[0])
+
+    assert 1 in first
+    assert first.count(1) < len(first) / 4
+
+
+def test_a_cancelled_request_leaves_the_queue_and_teaches_nothing(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+
+    desk.post(RequestEnded(1.0, 1, 3, end=RequestEnd.GONE))
+
+    assert not desk.state.queue.jobs
+    assert not desk.state.queue.lengths.seen
+
+
+def test_a_slow_engine_is_noticed_within_seconds_of_work(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    for turn in range(12):
+        desk.post(RequestProgress(1.0 + turn, 1, 100, 5 * (turn + 1), decode_s=1.0))
+
+    factor = desk.state.queue.speeds.factor("big")
+
+    assert factor == pytest.approx(0.5, abs=0.05)  # 5 tokens a second instead of 10
+
+
+def test_without_objectives_requests_are_served_in_order_of_arrival(desk: Desk) -> None:
+    patient = policy(admission=replace(desk.policy.admission, max_wait_s=600.0))
+    plain = Desk(ladder(big=10.0), patient)
+
+    for request in range(4):
+        plain.arrive(request, float(request), objective=None)
+
+    assert plain.order == (0, 1, 2, 3)
+
+
+def test_under_load_the_faster_variant_becomes_the_choice_and_the_record_says_why() -> None:
+    slow = Desk(ladder(big=5.0, small=20.0), policy())
+    records = []
+    now = 0.0
+    for request in range(60):
+        now += 4.0
+        slow.arrive(request, now, prompt=50, max_tokens=64)
+        result = step(slow.state, Tick(now, _roomy(now)), slow.policy)
+        if result.decision is not None:
+            records.append(result.decision)
+        slow.tick(now)
+
+    moves = [record for record in records if record.trigger.signal == "value"]
+    assert moves
+    assert moves[0].target.variant == "small"
+    assert "would have been worth" in moves[0].trigger.text
+
+
+def test_with_a_light_load_the_best_variant_stays() -> None:
+    light = Desk(ladder(big=40.0, small=80.0), policy())
+    now = 0.0
+    for request in range(60):
+        now += 30.0
+        light.arrive(request, now, prompt=50)
+        light.post(RequestEnded(now + 1.0, request, 20, 0.1, 0.5))
+        light.tick(now + 2.0)
+
+    assert light.state.point.variant == "big"
+
+
+def _roomy(at_s: float) -> Snapshot:
+    return Snapshot(at_s, {"memory.available": Reading("memory.available", 4000 * MIB, at_s)})
