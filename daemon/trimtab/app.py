@@ -23,6 +23,7 @@ from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.control_group import separate
 from trimtab.runtime.daemon import Daemon, Options
+from trimtab.runtime.last_point import LastPoint, load_point
 from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
@@ -96,6 +97,7 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
         kv_disk=_kv_disk(config, log),
         resident=known.resident,
         load_s=known.load_s,
+        last_point=load_point(config.state, model, threads, log),
     )
     daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))
     policies.connect(daemon)
@@ -106,7 +108,8 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     _bring_back(daemon, model, notifier, log)
     watching = spawn(policies.run(), "policy_watch", daemon.report)
     hint = watch_pressure(suite.config.roots, daemon.look)
-    _tell_systemd(notifier, daemon, overview, policies)
+    last_point = LastPoint(config.state, log, daemon.report)
+    _follow_ticks(notifier, daemon, overview, policies, last_point)
     log.info(
         "serving",
         version=__version__,
@@ -119,6 +122,7 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     notifier.stopping(config.api.drain_s + STOP_MARGIN_S)
     log.info("stopping", reason=reason)
     watching.cancel()
+    await last_point.written()
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
@@ -152,19 +156,24 @@ def _bring_back(daemon: Daemon, model: ModelSpec | None, notifier: Notifier, log
         log.info("conversations_restored", count=restored.conversations, dropped=restored.dropped)
 
 
-def _tell_systemd(
-    notifier: Notifier, daemon: Daemon, overview: Overview, policies: PolicyWatch
+def _follow_ticks(
+    notifier: Notifier,
+    daemon: Daemon,
+    overview: Overview,
+    policies: PolicyWatch,
+    last_point: LastPoint,
 ) -> None:
-    """Ready now; from here on alive with each completed tick."""
+    """Tell systemd that we are ready, and from here on with each completed tick that we live."""
 
     def ticked(at_s: float) -> None:
-        notifier.alive(at_s)
-        notifier.status(overview.headline())
+        last_point.seen(at_s, daemon.gateway.model(), daemon.dispatcher.point)
+        if notifier.heard:
+            notifier.alive(at_s)
+            notifier.status(overview.headline())
 
     notifier.ready(overview.headline())
-    if notifier.heard:
-        daemon.on_tick = ticked
-        policies.looked = notifier.reloaded
+    daemon.on_tick = ticked
+    policies.looked = notifier.reloaded
 
 
 async def _until_told(policies: PolicyWatch, notifier: Notifier, clock: SystemClock) -> str:

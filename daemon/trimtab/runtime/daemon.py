@@ -21,7 +21,7 @@ from trimtab.domain.events import (
     Tick,
     WorkerLost,
 )
-from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.knobs import KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading, Snapshot, Unit
 from trimtab.errors import ServingError
@@ -91,6 +91,7 @@ class Options:
         kv_disk: Where idle KV may go; None: nowhere.
         resident: Anonymous bytes of a loaded worker, by variant, if a profile has them.
         load_s: Load times, by variant, likewise.
+        last_point: What was in force before a restart: tried first, if it still fits.
     """
 
     threads: int
@@ -101,6 +102,7 @@ class Options:
     kv_disk: KvDisk | None = None
     resident: Mapping[str, int] = field(default_factory=dict)
     load_s: Mapping[str, float] = field(default_factory=dict)
+    last_point: OperatingPoint | None = None
 
 
 class Daemon:
@@ -138,6 +140,7 @@ class Daemon:
             next_decision=options.first_decision,
             resident=options.resident,
             load_s=options.load_s,
+            lost_point=options.last_point,
         )
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
         self.pool = Pool(options.kv_disk)
