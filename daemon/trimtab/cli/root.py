@@ -16,6 +16,7 @@ from trimtab.errors import NotRunningError, TrimtabError, UsageError
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "run": ("run", "run", "Run the daemon in the foreground."),
     "status": ("status", "status", "Show what runs: operating point, policy, streams, workers."),
+    "top": ("top", "top", "Show everything live on one screen, with the triangle."),
     "why": ("decisions", "why", "Explain the last decision, or any, in sentences."),
     "decisions": ("decisions", "decisions", "List decisions, or follow them as they are made."),
     "points": ("points", "points", "List operating points, and why each is in or out."),
