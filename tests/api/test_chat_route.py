@@ -178,6 +178,12 @@ async def test_the_peers_user_id_and_wish_for_priority_reach_serving(gateway: Ga
         ({"logit_bias": {"abc": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias.1"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "n": 2**70}]}, "tools"),
+        ({"tools": [json.loads('{"a":' * 100 + "1" + "}" * 100)]}, "tools"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": -(2**64)}]}]},
+            "messages[0].tool_calls",
+        ),
         ({"functions": []}, "functions"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -244,6 +250,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(serve: Any) ->
             "context_length_exceeded",
         ),
         (EngineError("broke"), 502, "engine_failed"),
+        (EngineError("token ids end at 511", code="invalid_request"), 400, "invalid_request"),
     ],
 )
 async def test_a_refusal_has_its_status_and_code(

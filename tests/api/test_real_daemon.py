@@ -129,6 +129,16 @@ def test_a_prompt_over_the_context_is_refused_with_the_context(client: openai.Op
     assert "2048" in caught.value.message
 
 
+def test_what_only_the_engine_can_refuse_is_400_too(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as bias:
+        client.completions.create(model="tiny", prompt="x", logit_bias={"99999": 1})
+    with pytest.raises(openai.BadRequestError) as empty:
+        client.completions.create(model="tiny", prompt="")
+
+    assert "logit_bias" in bias.value.message
+    assert empty.value.code == "prompt_empty"
+
+
 def test_another_model_is_404(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="fp32", messages=MESSAGES)

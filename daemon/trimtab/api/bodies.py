@@ -12,6 +12,8 @@ from trimtab.errors import RequestError
 
 T = TypeVar("T")
 
+MAX_DEPTH: Final = 64
+
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
@@ -95,6 +97,32 @@ def unsupported(param: str, value: Any, allowed: tuple[Any, ...], told: str) -> 
     """
     if value is not msgspec.UNSET and value not in allowed:
         raise refuse(param, told, code="unsupported_parameter")
+
+
+def plain_json(param: str, value: Any) -> None:
+    """Check JSON of the client's own shape, which goes to the worker as it is.
+
+    Raises:
+        RequestError: It is nested too deeply, or a number is beyond 64 bits.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        if any(_is_beyond_64_bits(one) for one in level):
+            raise refuse(param, f"A number in {param!r} is beyond 64 bits.")
+        level = [part for one in level for part in _parts(one)]
+        if not level:
+            return
+    raise refuse(param, f"{param!r} is nested more than {MAX_DEPTH} deep.")
+
+
+def _is_beyond_64_bits(value: Any) -> bool:
+    return type(value) is int and not -(2**63) <= value < 2**63
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
 
 
 def _too_large(limit_bytes: int) -> RequestError:

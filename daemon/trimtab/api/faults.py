@@ -124,6 +124,8 @@ def status_of(error: TrimtabError) -> int:
             return http.HTTPStatus.UNPROCESSABLE_ENTITY
         case UsageError():
             return http.HTTPStatus.BAD_REQUEST
+        case EngineError() if error.code == RequestError.code:
+            return http.HTTPStatus.BAD_REQUEST  # the engine knows the vocabulary, we don't
         case EngineError() | WorkerError():
             return http.HTTPStatus.BAD_GATEWAY
         case _:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from trimtab.api.bodies import in_range, refuse, unsupported
+from trimtab.api.bodies import in_range, plain_json, refuse, unsupported
 from trimtab.api.openai_bodies import stop_strings
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
@@ -94,6 +94,7 @@ def ollama_chat_wish(body: OllamaChatBody, user: int | None, priority: Priority)
     if not body.messages:
         raise refuse("messages", "'messages' is empty; send at least one.")
     messages = [_message(index, message) for index, message in enumerate(body.messages)]
+    plain_json("tools", body.tools)
     return _wish(body, user, priority, messages=messages, tools=body.tools or None)
 
 
@@ -187,6 +188,7 @@ def _message(index: int, message: OllamaMessage) -> dict[str, Any]:
         raise refuse(f"messages[{index}].role", "A role is system, user, assistant or tool.")
     rendered: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
+        plain_json(f"messages[{index}].tool_calls", message.tool_calls)
         rendered["tool_calls"] = message.tool_calls
     if message.tool_name:
         rendered["name"] = message.tool_name

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from trimtab.api.bodies import in_range, refuse, unsupported
+from trimtab.api.bodies import in_range, plain_json, refuse, unsupported
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
 from trimtab.workers.protocol import Sampling
@@ -281,6 +281,7 @@ def _message(index: int, message: Message) -> dict[str, Any]:
     for name in ("name", "tool_calls", "tool_call_id"):
         value = getattr(message, name)
         if value is not None:
+            plain_json(f"messages[{index}].{name}", value)
             rendered[name] = value
     return rendered
 
@@ -299,6 +300,7 @@ def _text(param: str, content: str | list[Part] | None) -> str:
 
 
 def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
+    plain_json("tools", body.tools)
     return None if body.tool_choice == "none" else body.tools or None
 
 
