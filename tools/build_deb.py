@@ -30,6 +30,7 @@ Priority: optional
 Installed-Size: {installed_kib}
 Depends: python3 (>= {python}~), python3 (<< {next_python}~), systemd (>= 252), libstdc++6, \
 libgomp1, init-system-helpers, passwd
+Recommends: python3-venv
 Description: keeps a local language model useful while the device changes
  trimtab is a daemon for Linux gateways. It runs a language model on the spot and
  moves it between operating points as memory, temperatures and latency change,

@@ -27,8 +27,8 @@ from trimtab.sensors.registry import FAST_SENSORS, SLOW_SENSORS, Setting
 from trimtab.sensors.throttle import parse_throttled
 from trimtab.sensors.zones import parse_millidegrees, slug
 from trimtab.sensors.zram import parse_mm_stat
+from trimtab.serving.claims import Ledger
 from trimtab.serving.meter import kv_readings
-from trimtab.serving.pool import Ledger
 from trimtab.signals.latency import LatencyWindow
 from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS, unit_of
 

@@ -19,8 +19,9 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
+from trimtab.serving.claims import Idle
 from trimtab.serving.disk import KvDisk, filesystem_of
-from trimtab.serving.pool import Idle, Pool
+from trimtab.serving.pool import Pool
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = list(range(1000))

@@ -11,7 +11,8 @@ import pytest
 
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError
-from trimtab.serving.pool import GRANT_TOKENS, Lease, Pool, common_prefix
+from trimtab.serving.claims import Lease
+from trimtab.serving.pool import GRANT_TOKENS, Pool, common_prefix
 from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)

@@ -14,8 +14,9 @@ from manager import FakeManager
 from trimtab.catalog.load import load_catalog
 from trimtab.domain.models import ModelSpec
 from trimtab.runtime.notify import Notifier
+from trimtab.serving.claims import Lease, shape_of
 from trimtab.serving.keep import restore
-from trimtab.serving.pool import Lease, Pool, shape_of
+from trimtab.serving.pool import Pool
 
 TOKENS = list(range(300, 340))
 

@@ -29,8 +29,8 @@ from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.sensors.config import SensorConfig
 from trimtab.sensors.suite import SensorSuite
+from trimtab.serving.claims import Idle
 from trimtab.serving.disk import KvDisk
-from trimtab.serving.pool import Idle
 from trimtab.serving.requests import Ended, GenerationRequest
 from trimtab.telemetry.log import get_logger
 

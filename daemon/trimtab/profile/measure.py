@@ -10,7 +10,7 @@ from typing import Final
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.profile import STOLEN, Kind, Measurement
-from trimtab.errors import EngineError
+from trimtab.errors import EngineError, StateError
 from trimtab.profile.burner import stolen_core
 from trimtab.profile.disk_rate import measure_disk
 from trimtab.profile.page_cache import drop
@@ -18,7 +18,7 @@ from trimtab.profile.quiet import BUSY
 from trimtab.profile.schedule import Step
 from trimtab.profile.session import Session, Times
 from trimtab.profile.texts import TEXTS
-from trimtab.serving.pool import shape_of
+from trimtab.serving.claims import shape_of
 from trimtab.serving.segments import Segment
 from trimtab.workers.worker import Launch
 
@@ -76,12 +76,11 @@ class Bench:
         Raises:
             EngineError: The worker refuses or fails.
             WorkerError: The worker died.
-            StateError: The disk is full.
         """
         match step.kind:
             case Kind.LOAD_WARM:
-                waited = self._session.load_waited_s / self._session.load_s
-                return [self._one(step, [self._session.load_s], [min(1.0, waited)])]
+                session = self._session
+                return [self._one(step, [session.load_s], [session.load_wait_ratio])]
             case Kind.RESIDENT:
                 return await self._resident(step)
             case Kind.TTFT:
@@ -190,9 +189,12 @@ class Bench:
         if self._segment is None:
             raise EngineError("this decoder has no KV segments")
         length = min(self._segment.committed_bytes(), self._segment.size_bytes)
-        rates = await asyncio.to_thread(
-            measure_disk, self._segment, length, self._folder, self._clock.monotonic_s
-        )
+        try:
+            rates = await asyncio.to_thread(
+                measure_disk, self._segment, length, self._folder, self._clock.monotonic_s
+            )
+        except StateError as error:  # a full disk is no reason to give up the rest
+            raise EngineError(error.message) from error
         return [
             self._one(step, [rates.offload]),
             self._one(step, [rates.restore], kind=Kind.RESTORE),
@@ -255,7 +257,7 @@ async def load_cold(step: Step, variant: VariantSpec, launch: Launch, clock: Clo
     except OSError as error:
         raise EngineError(f"{variant.folder}: {error.strerror}") from error
     async with Session(launch, clock) as session:
-        wait = min(1.0, session.load_waited_s / session.load_s)
+        wait = round(session.load_wait_ratio, 4)
         marks = ("not cold",) if kept > NOT_COLD_RATIO else ()
         return Measurement(
             step.kind, (session.load_s,), step.variant, step.threads, 0, "", (wait,), marks

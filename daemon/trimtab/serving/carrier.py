@@ -8,7 +8,8 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Policy, Share
-from trimtab.serving.pool import Lease, Pool, shape_of, undisturbed
+from trimtab.serving.claims import Lease, shape_of
+from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.stream import Stream
 from trimtab.workers.worker import Worker
 

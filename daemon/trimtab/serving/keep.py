@@ -24,7 +24,8 @@ import msgspec
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import StateError
-from trimtab.serving.pool import Idle, Lease, Pool, shape_of
+from trimtab.serving.claims import Idle, Lease, shape_of
+from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 
 VERSION: Final = 1

@@ -7,7 +7,7 @@ from typing import Final
 
 from trimtab.domain.readings import Reading
 from trimtab.policy.compiled import Slo
-from trimtab.serving.pool import Ledger
+from trimtab.serving.claims import Ledger
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stream import Stream
 from trimtab.signals.latency import LatencyWindow

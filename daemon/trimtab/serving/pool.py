@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from trimtab.domain.kv import KvShape
-from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
 from trimtab.errors import ServingError, StateError
-from trimtab.serving.disk import KvDisk, Stored
+from trimtab.serving.claims import Idle, Keeps, Lease, Ledger, kv_bytes
+from trimtab.serving.disk import KvDisk
 from trimtab.serving.segments import Segment
 
 T = TypeVar("T")
@@ -25,81 +24,6 @@ T = TypeVar("T")
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
 IDLE_MAX: Final = 64
-
-
-@dataclass(slots=True)
-class Lease:
-    """A stream's claim on the pool.
-
-    Attributes:
-        segment: Its KV segment.
-        fingerprint: Of tokenizer, KV shape and rope settings: who may read it.
-        user: Whose it is; None if unknown.
-        granted: Tokens that may be written.
-        valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
-    """
-
-    segment: Segment
-    fingerprint: str
-    user: int | None
-    granted: int = 0
-    valid: int = 0
-
-
-@dataclass(slots=True)
-class Idle:
-    """What a conversation left behind.
-
-    Attributes:
-        lease: Its claim; nothing beyond its valid length is committed. On disk the segment is
-            empty.
-        tokens: The token ids whose KV it holds.
-        used_s: When it was last used.
-        stored: Where its KV is on disk; None while it is in memory.
-        busy: True while it is being written or read: it can't be taken or dropped.
-        kept: Under which name the service manager keeps it, too; empty if it doesn't.
-    """
-
-    lease: Lease
-    tokens: array[int]
-    used_s: float
-    stored: Stored | None = None
-    busy: bool = False
-    kept: str = ""
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it holds in memory."""
-        return 0 if self.stored is not None else _bytes(self.lease, self.lease.valid)
-
-
-@dataclass(slots=True)
-class Ledger:
-    """What the pool holds, in bytes; for status and the planner."""
-
-    leased: int = 0
-    idle: int = 0
-    idle_count: int = 0
-    stored: int = 0
-    stored_count: int = 0
-    reused_tokens: int = 0
-    evicted: int = field(default=0)
-
-
-class Keeps(Protocol):
-    """Keeps idle conversations beyond the controller's own end."""
-
-    def keep(self, idle: Idle) -> str:
-        """Have one kept; the name under which it is, empty if it isn't."""
-
-    def forget(self, name: str) -> None:
-        """It is kept no longer."""
-
-
-def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
-    """The shape of a variant's KV cache."""
-    position = int(model.head_size * KV_DTYPE_BYTES[variant.kv_dtype])
-    return KvShape(model.layers, model.kv_heads, position)
 
 
 class Pool:
@@ -154,7 +78,7 @@ class Pool:
         wanted = min(_stepped(tokens), lease.segment.capacity)
         if wanted <= lease.granted:
             return True
-        more = _bytes(lease, wanted) - _bytes(lease, lease.granted)
+        more = kv_bytes(lease, wanted) - kv_bytes(lease, lease.granted)
         if not self._make_room(more):
             return False
         lease.granted = wanted
@@ -278,7 +202,7 @@ class Pool:
         disk, lease = self.disk, idle.lease
         if disk is None:
             return "there is no disk for it"
-        size_bytes = _bytes(lease, lease.valid)
+        size_bytes = kv_bytes(lease, lease.valid)
         if reason := disk.room_for(size_bytes, at_s):
             return reason
         disk.claim(size_bytes, at_s)
@@ -303,7 +227,7 @@ class Pool:
         disk, stored, lease = self.disk, idle.stored, idle.lease
         if disk is None or stored is None:
             return True
-        room = self._make_room(_bytes(lease, stored.tokens))
+        room = self._make_room(kv_bytes(lease, stored.tokens))
         right = False
         if room:
             idle.busy = True
@@ -362,7 +286,7 @@ class Pool:
 
     def _charged(self) -> int:
         """What the ledger says: grants of streams, used or not, and what idle segments hold."""
-        return sum(_bytes(lease, lease.granted) for lease in self._leases) + self.idle_bytes()
+        return sum(kv_bytes(lease, lease.granted) for lease in self._leases) + self.idle_bytes()
 
     def idle_bytes(self) -> int:
         """What conversations that have ended hold."""
@@ -423,7 +347,3 @@ def common_prefix(one: array[int], other: array[int]) -> int:
 
 def _stepped(tokens: int) -> int:
     return -(-tokens // GRANT_TOKENS) * GRANT_TOKENS
-
-
-def _bytes(lease: Lease, tokens: int) -> int:
-    return tokens * lease.segment.shape.token_bytes

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from trimtab.errors import TrimtabError
-from trimtab.serving.pool import Lease
+from trimtab.serving.claims import Lease
 from trimtab.serving.requests import (
     Delta,
     Disclosure,

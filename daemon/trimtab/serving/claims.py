@@ -1,0 +1,92 @@
+"""Who has what of the KV pool: claims of streams, and what conversations left behind."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trimtab.domain.kv import KvShape
+from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
+from trimtab.serving.disk import Stored
+from trimtab.serving.segments import Segment
+
+
+@dataclass(slots=True)
+class Lease:
+    """A stream's claim on the pool.
+
+    Attributes:
+        segment: Its KV segment.
+        fingerprint: Of tokenizer, KV shape and rope settings: who may read it.
+        user: Whose it is; None if unknown.
+        granted: Tokens that may be written.
+        valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
+    """
+
+    segment: Segment
+    fingerprint: str
+    user: int | None
+    granted: int = 0
+    valid: int = 0
+
+
+@dataclass(slots=True)
+class Idle:
+    """What a conversation left behind.
+
+    Attributes:
+        lease: Its claim; nothing beyond its valid length is committed. On disk the segment is
+            empty.
+        tokens: The token ids whose KV it holds.
+        used_s: When it was last used.
+        stored: Where its KV is on disk; None while it is in memory.
+        busy: True while it is being written or read: it can't be taken or dropped.
+        kept: Under which name the service manager keeps it, too; empty if it doesn't.
+    """
+
+    lease: Lease
+    tokens: array[int]
+    used_s: float
+    stored: Stored | None = None
+    busy: bool = False
+    kept: str = ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds in memory."""
+        return 0 if self.stored is not None else kv_bytes(self.lease, self.lease.valid)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What the pool holds, in bytes; for status and the planner."""
+
+    leased: int = 0
+    idle: int = 0
+    idle_count: int = 0
+    stored: int = 0
+    stored_count: int = 0
+    reused_tokens: int = 0
+    evicted: int = field(default=0)
+
+
+class Keeps(Protocol):
+    """Keeps idle conversations beyond the controller's own end."""
+
+    def keep(self, idle: Idle) -> str:
+        """Have one kept; the name under which it is, empty if it isn't."""
+
+    def forget(self, name: str) -> None:
+        """It is kept no longer."""
+
+
+def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
+    """The shape of a variant's KV cache."""
+    position = int(model.head_size * KV_DTYPE_BYTES[variant.kv_dtype])
+    return KvShape(model.layers, model.kv_heads, position)
+
+
+def kv_bytes(lease: Lease, tokens: int) -> int:
+    """What so many tokens take in a claim's segment."""
+    return tokens * lease.segment.shape.token_bytes
