@@ -13,11 +13,10 @@ from email.utils import formatdate
 from typing import Final, cast
 
 import httptools
-from uvicorn.config import Config as UvicornConfig
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from trimtab.api.peer import Peer, peer_of
+from trimtab.api.plain_uvicorn import STATUS_LINE, HttpToolsProtocol, ServerState
+from trimtab.api.plain_uvicorn import Config as UvicornConfig
 from trimtab.domain.clock import Clock
 
 MAX_PIPELINED: Final = 16

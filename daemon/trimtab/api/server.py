@@ -10,9 +10,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from uvicorn.config import Config as UvicornConfig
-from uvicorn.server import ServerState
-
+from trimtab.api.plain_uvicorn import Config as UvicornConfig
+from trimtab.api.plain_uvicorn import ServerState
 from trimtab.api.protocol import HttpProtocol, Limits, Refusal, Server
 from trimtab.api.sockets import BACKLOG, Listener
 from trimtab.domain.clock import Clock
