@@ -184,7 +184,7 @@ class Runner:
 
     async def _load_again(self, launch: Launch) -> tuple[float, float]:
         async with Session(launch, self._clock, self._setting.proc_root) as session:
-            return session.load_s, min(1.0, session.load_waited_s / session.load_s)
+            return session.load_s, session.load_wait_ratio
 
     async def _bandwidth(self, steps: Sequence[Step], marks: tuple[str, ...]) -> None:
         for step in steps:

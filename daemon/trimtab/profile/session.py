@@ -105,14 +105,16 @@ class Session:
         proc_root: Where processes are seen.
 
     Attributes:
-        load_s: From the start of the process until it could serve.
+        load_s: From the start of the process until it could serve, without the time in which others
+            had the core.
+        load_wait_ratio: Share of that time which they had.
         ready: What the worker said then.
     """
 
     def __init__(self, launch: Launch, clock: Clock, proc_root: Path = Path("/proc")) -> None:
         self.launch = launch
         self.load_s = 0.0
-        self.load_waited_s = 0.0
+        self.load_wait_ratio = 0.0
         self.ready: Ready | None = None
         self._clock = clock
         self._proc = proc_root
@@ -129,8 +131,10 @@ class Session:
         """
         begun_s = self._clock.monotonic_s()
         self.ready = await self._worker.load(load_timeout_s(self.launch, None))
-        self.load_s = self._clock.monotonic_s() - begun_s
-        self.load_waited_s = waited_s({}, read_threads(self.pid, self._proc))
+        wall_s = self._clock.monotonic_s() - begun_s
+        lost_s = waited_s({}, read_threads(self.pid, self._proc))
+        self.load_s = _without(wall_s, lost_s)
+        self.load_wait_ratio = min(1.0, lost_s / wall_s)
         return self
 
     async def __aexit__(self, *_: object) -> None:
