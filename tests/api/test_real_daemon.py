@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from odd_requests import fuzz
 
 from real_daemon import RealDaemon
 
@@ -31,7 +32,8 @@ LONG: Any = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealDaemon]:
-    running = RealDaemon(tmp_path_factory.mktemp("daemon")).start()
+    folder = tmp_path_factory.mktemp("daemon")
+    running = RealDaemon(folder, API_READ_DEADLINE="1s").start()
     yield running
     running.end()
 
@@ -187,6 +189,17 @@ def test_an_answer_that_changes_its_variant_on_the_way_says_so(
     assert told["variants"] == ["fp32", "int4"]
     assert told["switches"] == 1
     assert "from fp32 to int4" in why.stdout
+
+
+async def test_odd_requests_find_no_fault_behind_the_api_either(daemon: RealDaemon) -> None:
+    sockets = [daemon.sockets / "inference.sock", daemon.sockets / "control.sock"]
+    statuses = await fuzz(sockets, 250)
+    daemon.unpin()
+
+    assert not [status for status in statuses if status >= 500]
+    assert statuses[200] > 10
+    assert daemon.status()["state"] == "ready"
+    assert daemon.status()["restarts_total"] == 0
 
 
 def test_the_commands_read_the_real_daemon(daemon: RealDaemon) -> None:
