@@ -68,6 +68,7 @@ class World:
         others: Further signals.
         failing: Variants that don't load.
         action_s: How long a hand-over takes.
+        stuck: True: giving back idle KV is said to be done and changes nothing.
     """
 
     policy: Policy
@@ -78,6 +79,7 @@ class World:
     others: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     action_s: float = 1.0
+    stuck: bool = False
     demand: Demand = field(default_factory=Demand)
     now: float = 100.0
     state: State = field(default_factory=State)
@@ -174,6 +176,6 @@ class World:
                 self.loaded = replace(self.loaded, speculation=speculation)
             case Park():
                 self.loaded = PARKED
-            case ReleaseIdleKv():
+            case ReleaseIdleKv() if not self.stuck:
                 self.demand = replace(self.demand, idle_bytes=0)
         self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))

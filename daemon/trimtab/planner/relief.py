@@ -1,9 +1,9 @@
 """Relief that doesn't come: an actuator that changes nothing is left out, and the next one is used.
 
-Giving back the KV of idle conversations comes first when memory is short. If it was done and neither
-the memory that they hold has fallen nor the memory that is available has risen, it would be tried
-again on every tick, and nothing else would be. So it is distrusted for a while, each time twice as
-long, and idle KV no longer counts as memory that could be had.
+Giving back the KV of idle conversations comes first when memory is short. If it was done and
+neither the memory that they hold has fallen nor the memory that is available has risen, it would be
+tried again on every tick, and nothing else would be. So it is distrusted for a while, each time
+twice as long, and idle KV no longer counts as memory that could be had.
 """
 
 from __future__ import annotations
