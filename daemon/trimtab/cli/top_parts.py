@@ -49,16 +49,17 @@ _DIRECTION_STYLES: Final[dict[Direction, str]] = {
     Direction.HOLD: "",
     Direction.RELIEF: "cyan",
 }
-_NAME: Final = 21
-_WIDE_NAME: Final = 26
+_NAME: Final = 22
+_WIDE_NAME: Final = 30
 _VALUE: Final = 10
-_LIMIT: Final = 9
+_LIMIT: Final = 11
 _WIDE: Final = 76  # columns from which signals say who looks at them
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def labelled(label: str, text: str | Text, style: str = "") -> Text:
     """A dim label and what it says."""
-    line = Text(f"{label:<{LABEL}}", style="dim")
+    line = Text().append(f"{label:<{LABEL}}", style="dim")
     return line.append_text(text if isinstance(text, Text) else Text(text, style))
 
 
@@ -82,9 +83,10 @@ def policy_lines(scene: Scene, status: StatusView, width: int, rows: int) -> lis
     view, policy = status.policy, scene.policy
     line = Text(view.name, style="bold")
     line.append(f" ({view.revision})", style="dim")
+    told = "its limits can't be read here"
     if policy is not None:
-        line.append(f"  protects {' and '.join(policy.protect)}, gives {policy.sacrifice}")
-    lines = [labelled("policy", line)]
+        told = f"protects {' and '.join(policy.protect)}, gives {policy.sacrifice}"
+    lines = _parted(labelled("policy", line), told, "  ", width)
     if view.stale:
         told = f"STALE, the last good one holds: {' '.join(view.error.split())}"
         lines += wrapped(told, width, rows - 1, indent=LABEL, style="bold red")
@@ -114,38 +116,68 @@ def total_line(status: StatusView) -> Text:
     return labelled("counts", line)
 
 
-def worker_lines(status: StatusView, rows: int) -> list[Text]:
-    """Each worker on a line; what doesn't fit is counted."""
+def _parted(first: Text, rest: str, between: str, width: int) -> list[Text]:
+    """What belongs together on one line, or on two where it is too long."""
+    if not rest or len(first) + len(between) + len(rest) <= width:
+        return [first.append(f"{between}{rest}" if rest else "", style="")]
+    return [first, labelled("", rest)]
+
+
+def worker_lines(status: StatusView, width: int, rows: int) -> list[Text]:
+    """Each worker on a line, or two if there is room; workers that don't fit are counted."""
     if not status.workers:
         return [labelled("worker", "none", "dim")]
-    shown = status.workers if len(status.workers) <= rows else status.workers[: max(1, rows)]
-    lines = [labelled("worker", _worker(worker)) for worker in shown]
+    shown = status.workers[: max(1, rows)]
+    room = width if rows >= 2 * len(shown) else 1000
+    lines = [line for worker in shown for line in _worker(worker, room)]
     if len(shown) < len(status.workers):
         lines[-1].append(f"; {len(status.workers) - len(shown)} more", style="dim")
     return lines
 
 
-def _worker(worker: WorkerView) -> Text:
+def _worker(worker: WorkerView, width: int) -> list[Text]:
     line = Text(worker.variant, style="bold")
     line.append(f" {worker.state}", style="green" if worker.state == "ready" else "yellow")
-    parts = [f"pid {worker.pid}"] if worker.pid else []
-    parts += [size(worker.resident_bytes)] if worker.resident_bytes else []
-    parts.append(f"{worker.threads} thread{'s' if worker.threads != 1 else ''}")
+    if worker.resident_bytes:
+        line.append(f", {size(worker.resident_bytes)}", style="")
+    line.append(f", {worker.streams} stream{'s' if worker.streams != 1 else ''}", style="")
+    parts = [f"{worker.threads} thread{'s' if worker.threads != 1 else ''}"]
+    parts += [f"pid {worker.pid}"] if worker.pid else []
     parts += [f"decoder {worker.decoder}"] if worker.decoder else []
     parts += [f"loaded in {seconds(worker.load_s)}"] if worker.load_s is not None else []
-    parts.append(f"{worker.streams} stream{'s' if worker.streams != 1 else ''}")
-    return line.append(f", {', '.join(parts)}", style="")
+    return _parted(labelled("worker", line), ", ".join(parts), ", ", width)
+
+
+def chart(values: Sequence[float | None], unit: str, width: int, rows: int) -> list[Text]:
+    """A signal's last values as columns of blocks, from zero to the greatest that is shown.
+
+    Args:
+        values: Oldest first; None where there was none.
+        unit: For the label of the greatest.
+        width: Columns.
+        rows: Lines, the label's included.
+    """
+    shown = list(values)[-width:]
+    most = max((value for value in shown if value is not None), default=0.0)
+    levels = [round((value or 0.0) / most * (rows - 1) * 8) if most > 0 else 0 for value in shown]
+    lines = [Text(f"{unit}, at most {most:.1f} in the last {len(shown)} s", style="dim")]
+    for row in range(rows - 2, -1, -1):
+        bars = "".join(_BLOCKS[min(8, max(0, level - row * 8))] for level in levels)
+        lines.append(Text(bars.rjust(width), style="cyan"))
+    return lines
 
 
 def signal_lines(found: Sequence[Gauge], history: History, width: int, rows: int) -> list[Text]:
     """Signals with bars to their limits, or with their trend where there is no limit."""
-    name = _NAME if width < _WIDE else _WIDE_NAME
-    who = 0 if width < _WIDE else min(40, width // 3)
-    bar = max(5, width - name - _VALUE - _LIMIT - who - 4)
-    return [_signal(one, history, name, min(bar, 40), who) for one in found[:rows]]
+    shown = found[:rows]
+    longest = max((len(one.row.name) for one in shown), default=0)
+    name = min(longest, _NAME if width < _WIDE else _WIDE_NAME)
+    room = width - name - _VALUE - _LIMIT - 2
+    bar = max(5, room if width < _WIDE else min(30, room // 2))
+    return [_signal(one, history, name, bar, width >= _WIDE) for one in shown]
 
 
-def _signal(one: Gauge, history: History, name: int, bar: int, who: int) -> Text:
+def _signal(one: Gauge, history: History, name: int, bar: int, who: bool) -> Text:
     style = _LEVEL_STYLES[one.level]
     line = Text(f"{_short(one.row.name, name):<{name}} ", style="bold" if one.limit else "")
     if one.limit is not None and one.level is not Level.ABSENT:
@@ -155,7 +187,7 @@ def _signal(one: Gauge, history: History, name: int, bar: int, who: int) -> Text
         past = sparkline(history.of(one.row.name), bar, low=low, high=high)
         line.append(" " * bar if one.level is Level.ABSENT else past, style="cyan")
     line.append(_LEVEL_SIGNS[one.level], style=style)
-    value = "none yet" if _quiet(one) else value_text(one.row)
+    value = "none yet" if _quiet(one) else value_text(one.row).replace("tokens/s", "tok/s")
     line.append(f"{value:>{_VALUE}}", style=style if one.level is not Level.FREE else "")
     if one.limit is not None:
         side = "≥" if one.at_least else "≤"
@@ -164,7 +196,7 @@ def _signal(one: Gauge, history: History, name: int, bar: int, who: int) -> Text
         line.append(" " * _LIMIT)
     if who and (one.who or one.level is Level.ABSENT):
         told = one.row.reason if one.level is Level.ABSENT else one.who
-        line.append(f"  {told}", style="dim")
+        line.append(f" {told}", style="dim")
     return line
 
 
@@ -196,7 +228,8 @@ def _short(name: str, columns: int) -> str:
 def point_rows(points: Sequence[PointRow]) -> list[PointRow]:
     """The point in force, the best of each other variant, then the rest.
 
-    The best of a variant is its first that could be taken; the API lists the best first.
+    The best of a variant is its first that could be taken; the API lists the best first. Of
+    points that look the same here and are out for the same reason, one is enough.
     """
     first = [one for one in points if one.in_force]
     seen = {one.point.variant for one in first}
@@ -204,12 +237,18 @@ def point_rows(points: Sequence[PointRow]) -> list[PointRow]:
         if one.point.variant not in seen:
             seen.add(one.point.variant)
             first.append(one)
-    order = {one.point.variant: at for at, one in enumerate(points)}
+    order = {one.point.variant: at for at, one in reversed(list(enumerate(points)))}
     first[1:] = sorted(first[1:], key=lambda one: order[one.point.variant])
-    return first + [one for one in points if one not in first]
+    told = {(one.point.variant, one.point.context, one.reason) for one in first if one.reason}
+    for one in points:
+        same = (one.point.variant, one.point.context, one.reason)
+        if one not in first and same not in told:
+            first.append(one)
+            told |= {same} if one.reason else set()
+    return first
 
 
-def point_lines(scene: Scene, width: int, rows: int) -> list[Text]:
+def point_lines(scene: Scene, rows: int) -> list[Text]:
     """Points as a table, with why each isn't the one."""
     if not scene.points:
         return [Text("no points: there is no model", style="dim")]
@@ -220,12 +259,13 @@ def point_lines(scene: Scene, width: int, rows: int) -> list[Text]:
     lines = [Text(head, style="dim")] if rows > 2 else []
     here = next((one for one in ranked if one.in_force), None)
     lines += [_point(one, here, name) for one in shown]
-    hidden = len(ranked) - len(shown)
-    if hidden:
-        note = f" {hidden} more: `trimtab points -a` "
-        lines[0].truncate(max(10, width - len(note)), pad=True)
-        lines[0].append(note, style="dim")
     return lines
+
+
+def points_title(scene: Scene, shown: int) -> str:
+    """What the table of points is called, with how many of them it leaves out."""
+    hidden = len(scene.points) - shown
+    return "operating points" + (f", {hidden} more in `trimtab points -a`" if hidden > 0 else "")
 
 
 def _point(one: PointRow, here: PointRow | None, name: int) -> Text:
@@ -233,17 +273,16 @@ def _point(one: PointRow, here: PointRow | None, name: int) -> Text:
     speed = "?" if expected.decode_tps is None else f"{expected.decode_tps:.0f}"
     variant = one.point.variant or "parked"
     style = "bold green" if one.in_force else "dim" if one.reason else ""
-    line = Text(
-        f"{'▶' if one.in_force else '×' if one.reason else ' '} {variant:<{name}} "
-        f"{one.point.context:>7} {size(expected.memory_bytes):>9} {speed:>5} "
-        f"{expected.quality_ratio:>7.3f}  ",
+    line = Text()
+    line.append("▶ " if one.in_force else "× " if one.reason else "  ", style=style or "red")
+    line.append(
+        f"{variant:<{name}} {one.point.context:>7} {size(expected.memory_bytes):>9} "
+        f"{speed:>5} {expected.quality_ratio:>7.3f}  ",
         style=style,
     )
     if one.in_force:
         return line.append(f"in force{_extras(one.point)}", style="green")
-    if one.reason:
-        return line.append(one.reason, style="red")
-    return line.append(f"can be taken: {_apart(one, here)}", style="")
+    return line.append(one.reason or f"can be taken: {_apart(one, here)}")
 
 
 def _extras(point: OperatingPoint) -> str:
@@ -367,8 +406,8 @@ def framed(title: str, block: Iterable[Text], width: int, height: int) -> list[T
     """A block in a frame of exactly this size."""
     inside = [fitted(line, width - 4) for line in block][: height - 2]
     inside += [Text(" " * (width - 4))] * (height - 2 - len(inside))
-    top = Text("╭─ ", style="dim")
-    top.append(title, style="bold not dim").append(" ")
+    top = Text().append("╭─ ", style="dim")
+    top.append(title, style="bold").append(" ")
     top.append("─" * max(0, width - len(top) - 1), style="dim").append("╮", style="dim")
     edge = Text("│", style="dim")
     body = [Text.assemble(edge, " ", line, " ", edge) for line in inside]
@@ -377,8 +416,8 @@ def framed(title: str, block: Iterable[Text], width: int, height: int) -> list[T
 
 def ruled(title: str, width: int) -> Text:
     """A line that begins a part where there is no room for frames."""
-    line = Text("── ", style="dim")
-    line.append(title, style="bold not dim").append(" ")
+    line = Text().append("── ", style="dim")
+    line.append(title, style="bold").append(" ")
     return line.append("─" * max(0, width - len(line)), style="dim")
 
 

@@ -80,11 +80,15 @@ def _memory(scene: Scene) -> Score:
     available = scene.value("memory.available")
     if available is None:
         return Score(None, "memory.available isn't known")
-    limit = scene.policy.memory.headroom_bytes if scene.policy and scene.policy.memory else 0
-    free, own = available - limit, _own_bytes(scene)
+    if scene.policy is None:
+        return Score(None, "the policy's headroom isn't known")
+    memory = scene.policy.memory
+    free = available - (memory.headroom_bytes if memory is not None else 0)
+    own = _own_bytes(scene)
     if free <= 0:
         return Score(0.0, f"{size(-free)} under the headroom")
-    return Score(free / (free + own), f"{size(free)} above the headroom, {size(own)} ours")
+    side = "over the headroom" if memory is not None else "available, no limit"
+    return Score(free / (free + own), f"{size(free)} {side}, {size(own)} ours")
 
 
 def _own_bytes(scene: Scene) -> float:
@@ -115,20 +119,22 @@ def _serving(scene: Scene) -> float | None:
 def _latency(scene: Scene) -> Score:
     if scene.status is None or scene.status.point.variant is None:
         return Score(0.0, "parked: nothing answers")
-    slo = scene.policy.slo if scene.policy is not None else None
+    if scene.policy is None:
+        return Score(None, "the policy's objectives aren't known")
+    slo = scene.policy.slo
     row = scene.in_force()
     expected = row.predicted if row is not None else None
     ttft_s = expected.ttft_s if expected is not None else None
     tps = expected.decode_tps if expected is not None else None
     held = [
-        _against(scene, "ttft", slo.ttft_p95_s if slo else None, ttft_s),
-        _against(scene, "tpot", slo.tpot_p95_s if slo else None, 1 / tps if tps else None),
+        _against(scene, "ttft", slo.ttft_p95_s, ttft_s),
+        _against(scene, "tpot", slo.tpot_p95_s, 1 / tps if tps else None),
     ]
     known = [one for one in held if one is not None]
     if known:
         return min(known, key=lambda one: one.ratio or 0.0)
     speeds = [one.predicted.decode_tps or 0.0 for one in scene.points]
-    if slo is not None and tps and max(speeds, default=0.0) > 0:
+    if tps and max(speeds, default=0.0) > 0:
         return Score(tps / max(speeds), f"{tps:.0f} of {max(speeds):.0f} tokens/s at most")
     return Score(None, "no objective and no speed known")
 
@@ -221,7 +227,7 @@ def _row(cells: Sequence[Cell], left: int) -> Text:
 def _label(here: Where | None, corner: Corner, policy: Policy | None) -> Text:
     """A corner's name and score; a star if the policy protects it."""
     star = "*" if policy is not None and corner in policy.protect else ""
-    label = Text(f"{corner}{star} ", style="bold" if star else "")
+    label = Text().append(f"{corner}{star} ", style="bold" if star else "")
     ratio = here.of(corner).ratio if here is not None else None
     label.append("?" if ratio is None else f"{ratio:.2f}", style=score_style(ratio))
     return label

@@ -13,12 +13,15 @@ from trimtab.cli.signal_table import History
 from trimtab.cli.top_parts import (
     STATE_STYLES,
     beside,
+    chart,
     decision_lines,
     fitted,
     framed,
     labelled,
     point_line,
     point_lines,
+    point_rows,
+    points_title,
     policy_lines,
     ruled,
     signal_lines,
@@ -38,7 +41,7 @@ SNAPSHOT_WIDTH: Final = 100
 _WIDE_COLUMNS: Final = 116
 _WIDE_ROWS: Final = 34
 _TRIANGLE_COLUMNS: Final = 27
-_WIDE_TRIANGLE_COLUMNS: Final = 46
+_WIDE_TRIANGLE_COLUMNS: Final = 56
 _LEAST_FOR_TRIANGLE: Final = (72, 20)
 
 # One character for one, for terminals that show ASCII only.
@@ -108,7 +111,7 @@ def snapshot(scene: Scene, past: Past, *, ascii_only: bool = False) -> list[Text
     lines = [_title(scene, view), *_state(scene, status, past, width, rows=8)]
     lines += [Text(), *_scores(scene), Text()]
     lines += signal_lines(gauges(scene), past.history, width, 40)
-    lines += [Text(), *point_lines(scene, width, 10), Text()]
+    lines += [Text(), *point_lines(scene, 10), Text()]
     lines += decision_lines(scene.decisions, width, 30, 0, full=True)[:30]
     told = [finished(line, ascii_only=ascii_only) for line in lines]
     for line in told:
@@ -128,7 +131,7 @@ def finished(line: Text, *, ascii_only: bool) -> Text:
 
 def _title(scene: Scene, view: View) -> Text:
     status = scene.status
-    line = Text("trimtab top", style="bold")
+    line = Text().append("trimtab top", style="bold")
     if status is None:
         line.append("  waiting for the daemon" if not scene.fault else "", style="dim")
     else:
@@ -155,9 +158,9 @@ def _trouble(scene: Scene, view: View) -> list[Text]:
 
 
 def _foot(view: View) -> Text:
-    line = Text(KEYS, style="dim")
+    line = Text().append(KEYS, style="dim")
     if view.scroll:
-        line.append(f"  {view.scroll} newer decision{'s' if view.scroll != 1 else ''} above")
+        line.append(f"   {view.scroll} newer decision{'s' if view.scroll != 1 else ''} above")
     return line
 
 
@@ -170,7 +173,7 @@ def _state(
         *policy_lines(scene, status, width, 3),
         stream_line(status, past.history, width),
     ]
-    lines += worker_lines(status, max(1, rows - len(lines) - counts))
+    lines += worker_lines(status, width, max(1, rows - len(lines) - counts))
     return [*lines, total_line(status)] if counts else lines
 
 
@@ -191,16 +194,17 @@ def _scores(scene: Scene) -> list[Text]:
 def _narrow(scene: Scene, status: StatusView, past: Past, view: View, room: int) -> list[Text]:
     """For 80×24 and the like: rules instead of frames, and only what matters most."""
     width = view.width
-    lines = _state(scene, status, past, width, rows=5, counts=view.height >= 28)
+    lines = _state(scene, status, past, width, rows=4, counts=view.height >= 28)
     left = room - len(lines)
     middle = min(16, max(4, (left - 2) * 9 // 17))
-    points = min(len(scene.points) + 1, 12, max(3, (left - middle) * 4 // 9))
+    told = decision_lines(scene.decisions, width, left, view.scroll, full=False)
+    spare = left - middle - len(told) - 2
+    points = min(len(point_rows(scene.points)) + 1, 12, max(3, spare, (left - middle) * 4 // 9))
     lines += _middle(scene, past, view, middle)
-    lines += [ruled("operating points", width), *point_lines(scene, width, points)]
+    lines += [ruled(points_title(scene, points - 1), width), *point_lines(scene, points)]
     rest = room - len(lines) - 1
     if rest > 0:
-        shown = decision_lines(scene.decisions, width, rest, view.scroll, full=False)
-        lines += [ruled("decisions", width), *shown]
+        lines += [ruled("decisions", width), *told[:rest]]
     return lines
 
 
@@ -224,9 +228,11 @@ def _wide(scene: Scene, status: StatusView, past: Past, view: View, room: int) -
     """For large terminals: frames, whys, and decisions in full."""
     width = view.width
     top = max(15, min(26, room * 2 // 5))
-    points = max(7, min(len(scene.points) + 3, 16, (room - top) // 2))
+    told = decision_lines(scene.decisions, width - 4, room, view.scroll, full=True)
+    spare = room - top - len(told) - 2
+    points = max(7, min(len(point_rows(scene.points)) + 3, max(spare, 16), (room - top) * 2 // 3))
     left = _WIDE_TRIANGLE_COLUMNS if view.triangle else 0
-    side = width // 3 if width >= 160 else 0
+    side = 60 if width >= 170 else 0
     block: list[Text] = []
     if left:
         drawn = triangle(where(scene), past.trail, scene.policy, left - 4, top - 6)
@@ -235,6 +241,10 @@ def _wide(scene: Scene, status: StatusView, past: Past, view: View, room: int) -
     state_rows = top if side else 8
     state_width = side or right
     state = _state(scene, status, past, state_width - 4, rows=state_rows - 2)
+    spare = state_rows - 3 - len(state)
+    if spare >= 4:
+        speed = past.history.of("throughput.tokens_per_s")
+        state += [Text(), *chart(speed, "tokens/s", state_width - 4, min(spare, 14))]
     found_width = right - side - 1 if side else right
     found_rows = top if side else top - state_rows
     shown = signal_lines(gauges(scene), past.history, found_width - 4, found_rows - 2)
@@ -242,8 +252,7 @@ def _wide(scene: Scene, status: StatusView, past: Past, view: View, room: int) -
     held = framed("state", state, state_width, state_rows)
     both = beside(held, signals, state_width, right) if side else [*held, *signals]
     lines = beside(block, both, left, width) if left else both
-    told = point_lines(scene, width - 4, points - 2)
-    lines += framed("operating points, and why not", told, width, points)
+    table = point_lines(scene, points - 2)
+    lines += framed(points_title(scene, points - 3), table, width, points)
     rest = max(3, room - len(lines))
-    told = decision_lines(scene.decisions, width - 4, rest - 2, view.scroll, full=True)
     return [*lines, *framed("decisions", told, width, rest)]
