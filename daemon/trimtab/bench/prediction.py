@@ -104,13 +104,13 @@ def _sessions(
 
 
 def _steps(variant: VariantSpec, threads: int, lengths: Sequence[int]) -> tuple[Step, ...]:
-    sizes = sorted({*QUICK.tokens, *lengths}, reverse=True)
+    sizes = sorted({*QUICK.tokens, *lengths})
     sizes = [size for size in sizes if size + FREE <= variant.context_length]
     name = variant.name
     return (
         Step(Kind.RESIDENT, name, threads),
         *(Step(Kind.TTFT, name, threads, size) for size in sizes),
-        *(Step(Kind.DECODE, name, threads, size) for size in sizes),
+        *(Step(Kind.DECODE, name, threads, size) for size in reversed(sizes)),
     )
 
 

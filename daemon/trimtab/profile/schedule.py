@@ -178,9 +178,9 @@ def _session(
     *,
     others: bool = False,
 ) -> SessionPlan:
-    """Loading, then prompts from the longest on, then decoding from the longest context on.
+    """Loading, then prompts up to the longest, then decoding from the longest context down.
 
-    In that order each prompt leaves its KV in the segment for the decoding at its length.
+    In that order the longest prompt leaves its KV in the segment for all decoding after it.
     """
     name = variant.name
     full = extent is FULL
@@ -193,7 +193,7 @@ def _session(
     again_s = load_s(variant) * (repeats - 1)
     steps.append(Step(Kind.LOAD_WARM, name, threads, repeats=repeats, cost_s=again_s))
     steps.append(Step(Kind.RESIDENT, name, threads, cost_s=0.3))
-    for size in reversed(sizes):
+    for size in sizes:
         times = extent.repeats if size <= 512 else 1
         cost = times * size * prefill_s(variant)
         steps.append(Step(Kind.TTFT, name, threads, size, repeats=times, cost_s=cost))
