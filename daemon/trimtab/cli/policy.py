@@ -45,7 +45,7 @@ def policy() -> None:
     """
 
 
-@policy.command()
+@policy.command(short_help="Check policies: every error at once.")
 @click.argument("paths", nargs=-1, metavar="[FILE|FOLDER|NAME]...")
 @_model_option
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
@@ -76,7 +76,7 @@ def check(
         ctx.exit(EXIT_FAILED)
 
 
-@policy.command()
+@policy.command(short_help="Show a policy with the origin of every value.")
 @click.argument("name", required=False)
 @json_option
 @click.pass_context
@@ -97,7 +97,7 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     click.echo(show_policy(values), nl=False)
 
 
-@policy.command()
+@policy.command(short_help="Compare two policies by what counts.")
 @click.argument("before")
 @click.argument("after")
 @json_option
@@ -125,7 +125,7 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
         ctx.exit(EXIT_FAILED)
 
 
-@policy.command()
+@policy.command(short_help="Print the JSON Schema, for editors.")
 @click.option("--reference", "as_reference", is_flag=True, help="Markdown for people instead.")
 @click.option("--scenarios", is_flag=True, help="Of scenario tests; always Markdown.")
 def schema(as_reference: bool, scenarios: bool) -> None:
@@ -145,7 +145,7 @@ def schema(as_reference: bool, scenarios: bool) -> None:
     click.echo(reference() if as_reference else json_schema_text(), nl=False)
 
 
-@policy.command()
+@policy.command(short_help="Put another policy in force.")
 @click.argument("name")
 @json_option
 @click.pass_context
@@ -162,7 +162,7 @@ def use(ctx: click.Context, name: str, as_json: bool) -> None:
     _print_view(view, as_json)
 
 
-@policy.command()
+@policy.command(short_help="Have the policy read again now.")
 @json_option
 @click.pass_context
 def reload(ctx: click.Context, as_json: bool) -> None:
@@ -174,7 +174,7 @@ def reload(ctx: click.Context, as_json: bool) -> None:
     _print_view(view, as_json)
 
 
-@policy.command()
+@policy.command(short_help="Try a policy in shadow.")
 @click.argument("name", metavar="[FILE|NAME]", required=False)
 @click.option("--for", "duration", default="10m", show_default=True, help="How long.")
 @click.option("--detach", is_flag=True, help="Start it and come back at once.")
@@ -205,7 +205,7 @@ def trial(
     click.echo(report_text(report))
 
 
-@policy.command("list")
+@policy.command("list", short_help="List policies: your own, and the shipped ones.")
 @json_option
 @click.pass_context
 def list_policies(ctx: click.Context, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from trimtab.simulate.scenario_draw import draw_decisions, draw_miss
 EXIT_FAILED: Final = 1
 
 
-@click.command("test")
+@click.command("test", short_help="Run scenario tests in simulated time.")
 @click.argument("paths", nargs=-1, metavar="[FILE|FOLDER|NAME]...")
 @click.option("--only", metavar="TEXT", help="Only scenarios whose name holds this text.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the decisions of every scenario.")
