@@ -1,4 +1,4 @@
-"""What must hold of `step` whatever happens: memory, heat, pins, requests and faults in any order."""
+"""What must hold of `step` whatever happens, in any order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-
 from planner_world import LADDER, MIB, World
+
 from policies_for_tests import policy
 from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction
