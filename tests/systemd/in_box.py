@@ -28,6 +28,7 @@ POLICY = Path("/etc/trimtab/policies/balanced.yaml")
 DROP_INS = Path("/etc/systemd/system/trimtab.service.d")
 RUN = Path("/run/trimtab")
 PATIENCE_S = 60.0
+POLL_S = 0.2
 WATCHDOG_S = 4
 
 
@@ -96,7 +97,7 @@ def until(true: Callable[[], Any], what: str, patience_s: float | None = None) -
         except OSError:
             pass  # it is being restarted
         assert time.monotonic() < ends_s, f"{what}: not within {patience_s:.0f} s"
-        time.sleep(0.2)
+        time.sleep(POLL_S)
 
 
 def ready() -> bool:

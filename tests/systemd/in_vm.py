@@ -176,6 +176,7 @@ STEPS: list[Callable[[], None]] = [
 
 def main() -> int:
     in_box.PATIENCE_S = 400.0
+    in_box.POLL_S = 2.0  # each look is work for an emulated processor
     failed = 0
     for step in STEPS:
         name = step.__name__.replace("_", " ")

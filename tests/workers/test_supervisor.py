@@ -223,6 +223,7 @@ def test_a_load_that_was_never_measured_may_take_as_long_as_a_slow_disk(tiny: Mo
     launch = Launch(variant(tiny, 5000 * MIB), 1, 2048)
 
     assert load_timeout_s(launch, None) == 1000.0
+    assert load_timeout_s(Launch(variant(tiny, MIB), 1, 2048), None) == 120.0
 
 
 def test_a_slow_board_may_be_silent_for_longer(tiny: ModelSpec) -> None:

@@ -14,6 +14,9 @@ from trimtab.workers.protocol import FromWorker
 from trimtab.workers.worker import Launch, Worker, WorkerState
 
 LOAD_TIMEOUT_MIN_S: Final = 30.0
+LOAD_TIMEOUT_UNMEASURED_S: Final = 120.0
+"""A busy, slow board takes half a minute to import the engine alone."""
+
 LOAD_TIMEOUT_FACTOR: Final = 10.0
 SLOWEST_DISK_BYTES_S: Final = 5 * 1024 * 1024
 """A worn SD card under load: what a load that was never measured may take at least."""
@@ -28,7 +31,7 @@ def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
     """How long a load may take: ten times what it took here, else by size on a slow disk."""
     if measured_s is not None:
         return max(LOAD_TIMEOUT_MIN_S, LOAD_TIMEOUT_FACTOR * measured_s)
-    return max(LOAD_TIMEOUT_MIN_S, launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S)
+    return max(LOAD_TIMEOUT_UNMEASURED_S, launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S)
 
 
 def wedged_after_s(variant: VariantSpec) -> float:
