@@ -85,6 +85,7 @@ class DecisionRecords:
         self._log = log
         self._count = count
         self._followers: set[asyncio.Queue[dict[str, Any]]] = set()
+        self._fault = ""
         self.switches = 0
 
     def decided(self, decision: Decision, wall_s: float) -> None:
@@ -93,6 +94,7 @@ class DecisionRecords:
             self.switches += decision.source.variant is not None
         self._tell(self._journal.append(decision, wall_s))
         self._count(decision.direction)
+        self._watch_journal()
         self._log.info(
             "decision",
             id=decision.id,
@@ -124,6 +126,15 @@ class DecisionRecords:
                 yield await queue.get()
         finally:
             self._followers.discard(queue)
+
+    def _watch_journal(self) -> None:
+        """Say once when the journal can't be written (a full disk), and once when it can again."""
+        fault = self._journal.fault
+        if fault and not self._fault:
+            self._log.warning("journal_not_written", reason=fault)
+        elif self._fault and not fault:
+            self._log.info("journal_written_again")
+        self._fault = fault
 
     def _tell(self, record: dict[str, Any]) -> None:
         for queue in self._followers:
