@@ -187,3 +187,14 @@ def test_where_nothing_fits_the_policies_park_the_model() -> None:
     assert not any(point.fits for point in points)
     assert chosen[0].point == "parked"
     assert PRECISIONS[0] == points[0].precision
+
+
+def test_a_precision_that_wasnt_measured_reads_like_the_one_next_to_it() -> None:
+    device = Target(
+        "this device", 2**33, 14e9, None, "", by_precision={"fp32": 9e9, "int8": 5e9, "int4": 3e9}
+    )
+
+    assert device.weights_bandwidth("int4") == 3e9
+    assert device.weights_bandwidth("int3") == 3e9
+    assert device.weights_bandwidth("fp16") == 5e9
+    assert replace(device, by_precision={}).weights_bandwidth("int3") == 14e9

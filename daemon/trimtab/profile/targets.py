@@ -58,8 +58,11 @@ class Target:
         return max(0, self.memory_bytes - self.reserve_bytes)
 
     def weights_bandwidth(self, precision: str) -> float:
-        """Bytes/s of weights of a precision."""
-        return self.by_precision.get(precision, self.bandwidth)
+        """Bytes/s of weights of a precision: measured, else as of the measured one next to it."""
+        if not self.by_precision:
+            return self.bandwidth
+        near = min(self.by_precision, key=lambda name: abs(BITS[name] - BITS[precision]))
+        return self.by_precision[near]
 
 
 def _board(
