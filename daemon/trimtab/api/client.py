@@ -47,6 +47,15 @@ class Client:
     ) -> None:
         self._http.close()
 
+    def check(self) -> None:
+        """Make sure that somebody answers, before a call after a pause; see `_state`.
+
+        Raises:
+            NotRunningError: Nobody does.
+        """
+        if _state(self.path) == "missing":
+            raise _not_running(self.path, "")
+
     def get(self, path: str, **query: str | int) -> Any:
         """The body of an answer.
 

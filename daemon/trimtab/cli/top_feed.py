@@ -70,7 +70,7 @@ def policy_in_force(client: Client, view: PolicyView, settings: Loaded) -> Polic
         told = client.get(f"{PREFIX}/policies/{view.name}")
     except TrimtabError:
         told = None
-    if told is not None and told["revision"] == view.revision:
+    if told is not None and told.get("revision") == view.revision:
         policy = policy_of(told["values"])
     else:
         try:
@@ -135,6 +135,7 @@ class Feed:
             self._change(decisions=tuple(first))
             looks, asked = 0, ""
             while not self._ending.is_set():
+                client.check()
                 status = client.get(f"{PREFIX}/status")
                 changes: dict[str, Any] = {"at_s": self._clock.monotonic_s(), "fault": ""}
                 signals = client.get(f"{PREFIX}/signals")["signals"]

@@ -421,10 +421,5 @@ def ruled(title: str, width: int) -> Text:
     return line.append("─" * max(0, width - len(line)), style="dim")
 
 
-def words(status: StatusView) -> str:
-    """The operating point in words."""
-    return _words(status.point)
-
-
 def _words(point: Any) -> str:
     return point_words({name: getattr(point, name) for name in point.__struct_fields__})

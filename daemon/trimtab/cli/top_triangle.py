@@ -87,7 +87,7 @@ def _memory(scene: Scene) -> Score:
     own = _own_bytes(scene)
     if free <= 0:
         return Score(0.0, f"{size(-free)} under the headroom")
-    side = "over the headroom" if memory is not None else "available, no limit"
+    side = "over headroom" if memory is not None else "available, no limit"
     return Score(free / (free + own), f"{size(free)} {side}, {size(own)} ours")
 
 

@@ -41,7 +41,7 @@ SNAPSHOT_WIDTH: Final = 100
 _WIDE_COLUMNS: Final = 116
 _WIDE_ROWS: Final = 34
 _TRIANGLE_COLUMNS: Final = 27
-_WIDE_TRIANGLE_COLUMNS: Final = 56
+_WIDE_TRIANGLE_COLUMNS: Final = 58
 _LEAST_FOR_TRIANGLE: Final = (72, 20)
 
 # One character for one, for terminals that show ASCII only.
@@ -136,7 +136,9 @@ def _title(scene: Scene, view: View) -> Text:
         line.append("  waiting for the daemon" if not scene.fault else "", style="dim")
     else:
         line.append("  ")
-        line.append(status.state.replace("_", " "), style=STATE_STYLES.get(status.state, "bold"))
+        state = "not answering" if scene.fault else status.state.replace("_", " ")
+        style = "bold red" if scene.fault else STATE_STYLES.get(status.state, "bold")
+        line.append(state, style=style)
         line.append(f"  {status.model or 'no model'}")
         line.append(f"  up {seconds(status.uptime_s)}, version {status.version}", style="dim")
     if view.paused:
@@ -232,7 +234,7 @@ def _wide(scene: Scene, status: StatusView, past: Past, view: View, room: int) -
     spare = room - top - len(told) - 2
     points = max(7, min(len(point_rows(scene.points)) + 3, max(spare, 16), (room - top) * 2 // 3))
     left = _WIDE_TRIANGLE_COLUMNS if view.triangle else 0
-    side = 60 if width >= 170 else 0
+    side = 58 if width >= 170 else 0
     block: list[Text] = []
     if left:
         drawn = triangle(where(scene), past.trail, scene.policy, left - 4, top - 6)
