@@ -173,7 +173,7 @@ def signal_lines(found: Sequence[Gauge], history: History, width: int, rows: int
     longest = max((len(one.row.name) for one in shown), default=0)
     name = min(longest, _NAME if width < _WIDE else _WIDE_NAME)
     room = width - name - _VALUE - _LIMIT - 2
-    bar = max(5, room if width < _WIDE else min(30, room // 2))
+    bar = max(5, room if width < _WIDE else min(24, room * 2 // 5))
     return [_signal(one, history, name, bar, width >= _WIDE) for one in shown]
 
 
