@@ -97,7 +97,10 @@ def scatter(
     axes.set_ylabel("tokens per second, one conversation")
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper right", fontsize=9)
+    legend = axes.legend(loc="upper right", fontsize=9)
+    for handle in legend.legend_handles:  # colour means quality, not context
+        handle.set_array(None)
+        handle.set_facecolor("white")
     if shown is not None:
         figure.colorbar(shown, ax=axes, label="quality: exp(−mean KL to full precision)")
     try:

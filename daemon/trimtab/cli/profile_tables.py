@@ -143,14 +143,14 @@ def _speeds(profile: Profile, model: ModelSpec, threads: int) -> Table:
     """One row for each variant: load, memory, tokens/s and first token at each length."""
     sizes = sorted({one.tokens for one in profile.all(Kind.DECODE) if not one.detail})
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("  variant")
-    table.add_column("load", justify="right")
-    table.add_column("cold", justify="right")
-    table.add_column("memory", justify="right")
+    table.add_column("  variant", no_wrap=True)
+    table.add_column("load\ns", justify="right")
+    table.add_column("cold\ns", justify="right")
+    table.add_column("memory", justify="right", no_wrap=True)
     for size in sizes:
         table.add_column(f"tok/s\n@{size}", justify="right")
     for size in sizes:
-        table.add_column(f"1st token\n@{size}", justify="right")
+        table.add_column(f"1st s\n@{size}", justify="right")
     for variant in model.variants:
         name = variant.name
         if not any(m.threads == threads for m in profile.all(Kind.DECODE, name)):
@@ -226,7 +226,7 @@ def mark(one: Measurement) -> str:
 def _seconds(one: Measurement | None) -> str:
     if one is None:
         return "–"
-    return f"{mark(one)}{one.value:.2f} s"
+    return f"{mark(one)}{one.value:.2f}" if one.value < 10 else f"{mark(one)}{one.value:.1f}"
 
 
 def _rate(one: Measurement | None) -> str:
