@@ -87,7 +87,7 @@ class Turns:
         begun_s = perf_counter()
         try:
             logits = self._decoder.prefill(stream.cache, piece, last=last)
-        except EngineError as error:
+        except (EngineError, MemoryError) as error:
             self._over(stream, error)
             return
         seconds = self._ran(begun_s)
@@ -152,7 +152,7 @@ class Turns:
             if not draft:
                 return False
             self._verify(stream, source, draft)
-        except EngineError as error:
+        except (EngineError, MemoryError) as error:
             self._over(stream, error)
         return True
 
