@@ -539,3 +539,14 @@ def test_a_policy_without_a_disk_keeps_idle_conversations_in_memory() -> None:
     world.run(5)
 
     assert world.point.kv_placement is KvPlacement.MEMORY
+
+
+def test_a_variant_is_not_given_for_the_last_half_of_the_context() -> None:
+    """At 1580 MiB fp32 fits with a context of 1024 tokens, and int8 with the whole."""
+    world = World(policy()).start()
+    world.free_bytes = 1000 * MIB
+    world.run(10)
+    world.free_bytes = 1510 * MIB
+    world.run(60)
+
+    assert (world.point.variant, world.point.context) == ("fp32", 1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -71,17 +72,25 @@ def fit(predicted: Prediction, policy: Policy, margin_bytes: float) -> Fit:
 
 
 def rank(
-    point: OperatingPoint, quality_ratio: float, missed: int, policy: Policy, speed: int
+    point: OperatingPoint,
+    quality_ratio: float,
+    missed: int,
+    policy: Policy,
+    speed: int,
+    context_length: int,
 ) -> tuple[float, ...]:
     """The order of points: what the policy gives up comes last.
 
-    Missed latency objectives first, then quality before context, or context before quality where
-    accuracy is what may give.
+    Missed latency objectives first, then quality before context. Where accuracy is what may give,
+    a context that is short goes before quality: less than half of what policy and model reach. A
+    whole variant is not given for the last half of the context.
     """
     quality, context = -quality_ratio, -point.context
-    if policy.sacrifice is Corner.ACCURACY:
-        return (missed, context, quality, -point.pace_ratio, speed)
-    return (missed, quality, context, -point.pace_ratio, speed)
+    if policy.sacrifice is not Corner.ACCURACY:
+        return (missed, quality, context, -point.pace_ratio, speed)
+    enough = min(policy.knobs.context_max, context_length) / 2
+    short = math.ceil(max(0.0, math.log2(enough / point.context))) if point.context else 0
+    return (missed, short, quality, context, -point.pace_ratio, speed)
 
 
 def late(predicted: Prediction, policy: Policy) -> int:
@@ -148,7 +157,14 @@ def assess(
                 point,
                 predicted,
                 fits,
-                rank(point, predicted.quality_ratio, line.late, policy, line.speed_order),
+                rank(
+                    point,
+                    predicted.quality_ratio,
+                    line.late,
+                    policy,
+                    line.speed_order,
+                    model.context_length,
+                ),
                 line.out or _context_out(context, policy, model, pinned),
             )
         )
