@@ -164,12 +164,13 @@ def test_a_stale_policy_is_a_warning_that_stays_on_the_screen() -> None:
 
 def test_a_daemon_that_is_gone_is_told_with_the_age_of_the_rest() -> None:
     told = screen(a_scene(fault="trimtab isn't running at /x/control.sock"))
-    first = screen(Scene(fault="trimtab isn't running at /x/control.sock"))
+    first = screen(Scene(fault="trimtab isn't running at /x/control.sock", hint="Start it."))
 
     assert "not answering" in told
     assert "! trimtab isn't running at /x/control.sock. Trying again; this was 2 s ago" in told
     assert "point    int8" in told
     assert "No daemon has answered yet." in first
+    assert "Start it." in first
 
 
 def test_a_step_under_way_a_pin_and_a_pause_are_told() -> None:

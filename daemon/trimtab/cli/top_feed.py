@@ -124,9 +124,15 @@ class Feed:
             try:
                 work()
             except TrimtabError as error:
-                if work == self._look:
-                    self._change(fault=error.message)
+                self._failed(work, error.message, error.hint)
+            except Exception as error:  # a thread that ends would leave a screen that looks alive
+                self._failed(work, f"this is a fault of `trimtab top`: {error!r}", "")
             self._ending.wait(PERIOD_S)
+
+    def _failed(self, work: Callable[[], None], fault: str, hint: str) -> None:
+        """Tell it once: the thread that looks meets whatever the other one does."""
+        if work == self._look:
+            self._change(fault=fault, hint=hint)
 
     def _look(self) -> None:
         """Ask for the state every second, over one connection."""

@@ -137,7 +137,10 @@ class Keyboard:
             os.read(self._awake, _LONGEST)
         if self._input is None or self._input not in ready:
             return []
-        typed = os.read(self._input, _LONGEST)
+        try:
+            typed = os.read(self._input, _LONGEST)
+        except OSError:  # the terminal is gone
+            typed = b""
         return keys_in(typed) if typed else [Key.QUIT]
 
     def _resized(self, number: int, frame: FrameType | None) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.text import Text
 
 from trimtab.cli.signal_table import History, value_text
 from trimtab.cli.sparkline import sparkline
+from trimtab.cli.top_lines import LABEL, labelled, wrapped
 from trimtab.cli.top_scene import Gauge, Level, PointRow, Scene
 from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.knobs import SPECULATION_OFF, KvPlacement, OperatingPoint
@@ -17,7 +17,6 @@ from trimtab.serving.control import StatusView, WorkerView
 from trimtab.telemetry.explain import decision_of, explain, headline
 from trimtab.telemetry.words import amount, clock_time, point_words, seconds, size
 
-LABEL: Final = 9
 STATE_STYLES: Final[dict[str, str]] = {
     "ready": "bold green",
     "loading": "bold yellow",
@@ -54,13 +53,6 @@ _WIDE_NAME: Final = 30
 _VALUE: Final = 10
 _LIMIT: Final = 11
 _WIDE: Final = 76  # columns from which signals say who looks at them
-_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
-
-
-def labelled(label: str, text: str | Text, style: str = "") -> Text:
-    """A dim label and what it says."""
-    line = Text().append(f"{label:<{LABEL}}", style="dim")
-    return line.append_text(text if isinstance(text, Text) else Text(text, style))
 
 
 def point_line(status: StatusView) -> Text:
@@ -146,25 +138,6 @@ def _worker(worker: WorkerView, width: int) -> list[Text]:
     parts += [f"decoder {worker.decoder}"] if worker.decoder else []
     parts += [f"loaded in {seconds(worker.load_s)}"] if worker.load_s is not None else []
     return _parted(labelled("worker", line), ", ".join(parts), ", ", width)
-
-
-def chart(values: Sequence[float | None], unit: str, width: int, rows: int) -> list[Text]:
-    """A signal's last values as columns of blocks, from zero to the greatest that is shown.
-
-    Args:
-        values: Oldest first; None where there was none.
-        unit: For the label of the greatest.
-        width: Columns.
-        rows: Lines, the label's included.
-    """
-    shown = list(values)[-width:]
-    most = max((value for value in shown if value is not None), default=0.0)
-    levels = [round((value or 0.0) / most * (rows - 1) * 8) if most > 0 else 0 for value in shown]
-    lines = [Text(f"{unit}, at most {most:.1f} in the last {len(shown)} s", style="dim")]
-    for row in range(rows - 2, -1, -1):
-        bars = "".join(_BLOCKS[min(8, max(0, level - row * 8))] for level in levels)
-        lines.append(Text(bars.rjust(width), style="cyan"))
-    return lines
 
 
 def signal_lines(found: Sequence[Gauge], history: History, width: int, rows: int) -> list[Text]:
@@ -362,63 +335,6 @@ def _ending(decision: Decision) -> str:
     if outcome.kind == "failed":
         return f" It failed: {outcome.reason}"
     return f" Done in {seconds(outcome.took_s)}."
-
-
-def wrapped(text: str, width: int, rows: int, *, indent: int = 0, style: str = "") -> list[Text]:
-    """Text between words on lines of this width; what is too long ends with an ellipsis."""
-    if rows <= 0:
-        return []
-    broken = textwrap.wrap(
-        text,
-        max(20, width),
-        subsequent_indent=" " * indent,
-        max_lines=rows,
-        placeholder=" …",
-        break_on_hyphens=False,
-    )
-    return [Text(line, style=style) for line in broken]
-
-
-def fitted(line: Text, width: int) -> Text:
-    """A line of exactly this width."""
-    copy = line.copy()
-    copy.truncate(width, overflow="ellipsis", pad=True)
-    return copy
-
-
-def beside(left: Sequence[Text], right: Sequence[Text], left_width: int, width: int) -> list[Text]:
-    """Two blocks next to each other, with a column between them."""
-    rows = max(len(left), len(right))
-    blank = Text()
-
-    def at(block: Sequence[Text], row: int) -> Text:
-        return block[row] if row < len(block) else blank
-
-    return [
-        Text.assemble(
-            fitted(at(left, row), left_width), " ", fitted(at(right, row), width - left_width - 1)
-        )
-        for row in range(rows)
-    ]
-
-
-def framed(title: str, block: Iterable[Text], width: int, height: int) -> list[Text]:
-    """A block in a frame of exactly this size."""
-    inside = [fitted(line, width - 4) for line in block][: height - 2]
-    inside += [Text(" " * (width - 4))] * (height - 2 - len(inside))
-    top = Text().append("╭─ ", style="dim")
-    top.append(title, style="bold").append(" ")
-    top.append("─" * max(0, width - len(top) - 1), style="dim").append("╮", style="dim")
-    edge = Text("│", style="dim")
-    body = [Text.assemble(edge, " ", line, " ", edge) for line in inside]
-    return [top, *body, Text(f"╰{'─' * (width - 2)}╯", style="dim")]
-
-
-def ruled(title: str, width: int) -> Text:
-    """A line that begins a part where there is no room for frames."""
-    line = Text().append("── ", style="dim")
-    line.append(title, style="bold").append(" ")
-    return line.append("─" * max(0, width - len(line)), style="dim")
 
 
 def _words(point: Any) -> str:

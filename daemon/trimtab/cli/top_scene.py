@@ -76,6 +76,7 @@ class Scene:
         policy: The policy in force, compiled; None if nobody could tell its values.
         at_s: When the daemon last answered (monotonic).
         fault: Why there is nothing newer; empty while it answers.
+        hint: The way out of it.
     """
 
     status: StatusView | None = None
@@ -85,6 +86,7 @@ class Scene:
     policy: Policy | None = None
     at_s: float = 0.0
     fault: str = ""
+    hint: str = ""
 
     def value(self, name: str) -> float | None:
         """A signal's value, if it can be trusted."""

@@ -10,20 +10,15 @@ from typing import Final
 from rich.text import Text
 
 from trimtab.cli.signal_table import History
+from trimtab.cli.top_lines import beside, chart, fitted, framed, labelled, ruled
 from trimtab.cli.top_parts import (
     STATE_STYLES,
-    beside,
-    chart,
     decision_lines,
-    fitted,
-    framed,
-    labelled,
     point_line,
     point_lines,
     point_rows,
     points_title,
     policy_lines,
-    ruled,
     signal_lines,
     stream_line,
     total_line,
@@ -91,7 +86,8 @@ def picture(scene: Scene, past: Past, view: View) -> list[Text]:
     head = [_title(scene, view), *_trouble(scene, view)]
     room = view.height - len(head) - 1
     if scene.status is None:
-        body = [Text(), Text("  No daemon has answered yet.", style="dim")] if scene.fault else []
+        told = ["No daemon has answered yet.", scene.hint] if scene.fault else []
+        body = [Text(), *(Text().append(f"  {line}", style="dim") for line in told)]
     elif view.width >= _WIDE_COLUMNS and view.height >= _WIDE_ROWS:
         body = _wide(scene, scene.status, past, view, room)
     else:
