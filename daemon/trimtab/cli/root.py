@@ -35,7 +35,11 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "demo": ("demo", "demo", "Show it at work: squeeze real memory under real chats."),
     "record": ("record", "record", "Record signals to a file, for replay and for reports."),
     "replay": ("replay", "replay", "Run a recording through the controller again."),
-    "simulate": ("simulate", "simulate", "Run the controller through a day or a trace, in seconds."),
+    "simulate": (
+        "simulate",
+        "simulate",
+        "Run the controller through a day or a trace, in seconds.",
+    ),
     "doctor": ("doctor", "doctor", "Say what this machine can and can't do, and what to do."),
     "config": ("config", "config", "Check and show the configuration."),
     "install-service": (
