@@ -88,6 +88,9 @@ def profile(
     config = loaded(ctx).config
     model = chosen_model(config, model_id)
     console = Console(stderr=as_json)
+    compares = quality or text is not None or prompts is not None
+    if show and (compares or fresh or quick):
+        raise UsageError("--show measures nothing", hint="Leave it out to measure.")
     if show:
         found = _show(config, model)
     else:
@@ -95,7 +98,7 @@ def profile(
         reporter = ProfileProgress(console)
         with reporter:
             found = _measure(config, model, quick, fresh, reporter)
-        if quality or text is not None or prompts is not None:
+        if compares:
             found = _compare(config, model, found, text, prompts, console)
     if plot is not None:
         from trimtab.cli.profile_plot import draw
