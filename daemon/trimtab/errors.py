@@ -11,7 +11,8 @@ The tree::
     │   ├── NoModelError      there is no model at all
     │   └── BuildError        a variant could not be built or proven
     ├── EngineError           the inference engine refused or failed
-    │   └── LoadError         a variant does not load
+    │   ├── LoadError         a variant does not load
+    │   └── ContextError      more tokens than the context holds
     ├── WorkerError           a worker process died, hung or broke the protocol
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
@@ -111,6 +112,12 @@ class LoadError(EngineError):
     """A variant does not load."""
 
     code = "load_failed"
+
+
+class ContextError(EngineError):
+    """More tokens than the context holds."""
+
+    code = "context_length_exceeded"
 
 
 class WorkerError(TrimtabError):

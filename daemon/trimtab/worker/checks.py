@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from trimtab.errors import ContextExceeded, EngineError
+from trimtab.errors import ContextError, EngineError
 from trimtab.workers.protocol import Sampling, Start
 
 _MOST_STOPS = 64
@@ -21,14 +21,14 @@ def check_start(start: Start, vocabulary: int, context: int) -> None:
         context: Most tokens that a stream can have in this worker.
 
     Raises:
-        ContextExceeded: The prompt leaves no room for an answer.
+        ContextError: The prompt leaves no room for an answer.
         EngineError: A field is out of its range; the message names it.
     """
     fault = next(_faults(start, vocabulary, context), "")
     if fault:
         raise EngineError(fault, code="invalid_request")
     if len(start.prompt) >= start.context:
-        raise ContextExceeded(
+        raise ContextError(
             f"the prompt has {len(start.prompt)} tokens; "
             f"the context holds {start.context}, prompt and answer together"
         )
