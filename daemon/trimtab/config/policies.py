@@ -1,12 +1,5 @@
 """The policies that come with trimtab."""
 
-from __future__ import annotations
+from trimtab.policy.shipped import shipped_folder as shipped_policies
 
-from pathlib import Path
-
-
-def shipped_policies() -> Path:
-    """The folder of shipped policies: package data in a wheel, ``policies/`` in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "_policies"
-    return installed if installed.is_dir() else package.parent.parent / "policies"
+__all__ = ["shipped_policies"]

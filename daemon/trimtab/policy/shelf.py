@@ -10,6 +10,7 @@ from typing import Final
 from trimtab.errors import PolicyError
 from trimtab.policy.problems import nearest
 from trimtab.policy.read import MAX_BYTES
+from trimtab.policy.shipped import shipped_folder as shipped_folder
 
 SUFFIXES: Final = (".yaml", ".yml")
 SCENARIO_SUFFIXES: Final = (".test.yaml", ".test.yml")
@@ -26,12 +27,6 @@ class NotFound:
 
     message: str
     suggestion: str = ""
-
-
-def shipped_folder() -> Path:
-    """Where the policies that come with trimtab lie: in the package, or in a source tree."""
-    packaged = Path(__file__).parents[1] / "_policies"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "policies"
 
 
 def is_path(text: str) -> bool:
