@@ -50,8 +50,6 @@ def main() -> int:
 
 
 def _serve(channel: Channel) -> int:
-    # Both engines would else keep a database of usage below the home directory.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     # The engine takes a third of a second to import: not before the process is tied to its parent.
     from trimtab.worker.loading import load
 
