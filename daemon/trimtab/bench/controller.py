@@ -14,7 +14,6 @@ from trimtab.simulate.compare import DayRow, TraceRow, geomean, ratio
 from trimtab.simulate.scenario_set import Half, Scenario, day_scenarios, trace_scenarios
 
 KINDS: Final = ("chat", "code", "long")
-QUICK_REQUESTS: Final = 200
 
 
 def run(quick: bool) -> dict[str, Any]:

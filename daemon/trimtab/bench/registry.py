@@ -179,4 +179,36 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("segment_tps_ratio", at_least=0.98),
         ),
     ),
+    "controller": Benchmark(
+        "controller",
+        "the controller against fixed choices and the clairvoyant, on the scenario set",
+        (
+            Target("oracle_ratio_chat", at_least=1.10),
+            Target("oracle_ratio_code", at_least=0.87),
+            Target("static_fifo_geomean_chat", at_least=1.26),
+            Target("static_fifo_geomean_code", at_least=1.16),
+            Target("same_scheduler_static_min", at_least=0.99),
+            Target("days_piecewise_geomean", at_least=0.97),
+            Target("days_static_geomean_smollm2", at_least=1.10),
+            Target("days_static_min", at_least=0.99),
+            Target("days_best_quality_geomean", at_least=1.5),
+            Target("switches_per_disturbance_max", at_most=2),
+            Target("limit_cycles", at_most=0),
+            Target("switch_time_share", at_most=0.01),
+        ),
+    ),
+    "decision": Benchmark(
+        "decision",
+        "one step of the core over 512 operating points",
+        (
+            Target("p50_ms"),
+            Target("p99_ms", at_most=2),
+            Target("points"),
+        ),
+    ),
+    "simulate": Benchmark(
+        "simulate",
+        "simulated requests a second through the core, on one core",
+        (Target("requests_per_s", at_least=3000),),
+    ),
 }
