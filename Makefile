@@ -1,7 +1,6 @@
 # `make demo` runs the main job for real, `make test` passes the tests; each sets up what it needs.
 # What is there already isn't made again.
 
-PYTHON ?= $(firstword $(foreach name,python3.13 python3.12 python3.11 python3,$(shell command -v $(name) 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
@@ -21,11 +20,12 @@ help:
 setup: $(SETUP)
 
 $(SETUP): pyproject.toml
-	@test -n "$(PYTHON)" || { echo "trimtab needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "$(PYTHON) is older than 3.11: name another with make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "setup: making the virtual environment in $(VENV) with $(PYTHON)"
-	@$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
+	@python=""; for name in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	  "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { python=$$name; break; }; \
+	done; \
+	test -n "$$python" || { echo "trimtab needs Python 3.11 or newer: apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.11"; exit 1; }; \
+	echo "setup: making the virtual environment in $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV) || { echo "the venv module is missing: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@echo "setup: installing trimtab with its dependencies, tests and linters (a minute or two)"
 	@$(BIN)/python -m pip install --quiet --editable '.[plot]' --group test --group lint
