@@ -206,6 +206,8 @@ def test_a_calibrated_model_has_this_devices_figures_and_keeps_the_rest() -> Non
 
 @given(st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-4, 10.0)), min_size=2, max_size=8))
 def test_more_tokens_are_never_predicted_to_take_less(points: list[tuple[int, float]]) -> None:
-    _, slope = line(points)
+    base, slope = line(points)
 
     assert slope >= 0
+    assert base >= 0
+    assert base + slope > 0

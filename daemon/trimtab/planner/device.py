@@ -276,7 +276,8 @@ def _curves(measurements: Iterable[Measurement], power: int) -> Curves:
 def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """Base and slope of the line with the least squares of relative errors.
 
-    A slope below zero is noise, since attention to more tokens never takes less: it becomes zero.
+    Neither is ever below zero: that is noise, since more tokens never take less, and no tokens
+    never take less than nothing. The other one is then fitted alone.
     """
     weights = [1 / (value * value) for _, value in points]
     total = sum(weights)
@@ -285,7 +286,12 @@ def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     across = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, points, strict=True))
     along = sum(w * (n - mean_n) * (y - mean_y) for w, (n, y) in zip(weights, points, strict=True))
     slope = max(0.0, along / across) if across > 0 else 0.0
-    return mean_y - slope * mean_n, slope
+    base = mean_y - slope * mean_n
+    if base >= 0:
+        return base, slope
+    squares = sum(w * n * n for w, (n, _) in zip(weights, points, strict=True))
+    products = sum(w * n * y for w, (n, y) in zip(weights, points, strict=True))
+    return 0.0, products / squares
 
 
 def _borrowed(lines: Mapping[tuple[str, int], tuple[float, float]], key: tuple[str, int]) -> float:
