@@ -28,8 +28,8 @@ Maintainer: The trimtab maintainers <root@localhost>
 Section: net
 Priority: optional
 Installed-Size: {installed_kib}
-Depends: python3 (>= {python}~), python3 (<< {next_python}~), systemd (>= 252), libstdc++6, \
-libgomp1, init-system-helpers, passwd
+Depends: python3 (>= {python}~), python3 (<< {next_python}~), systemd (>= 252), \
+libstdc++6, libgcc-s1, init-system-helpers, passwd
 Recommends: python3-venv
 Description: keeps a local language model useful while the device changes
  trimtab is a daemon for Linux gateways. It runs a language model on the spot and
@@ -64,8 +64,8 @@ def main() -> int:
 def _python_version() -> tuple[int, int]:
     """Debian's Python, which must also be able to make virtual environments."""
     if not PYTHON.exists():
-        sys.exit("deb: /usr/bin/python3 is missing: apt-get install python3 python3-venv")
-    said = _said(str(PYTHON), "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])")
+        sys.exit("deb: /usr/bin/python3 is missing: apt-get install python3")
+    said = _said(str(PYTHON), "-c", "import sys, venv; print(*sys.version_info[:2])")
     major, minor = map(int, said.split())
     if (major, minor) < (3, 11):
         sys.exit(f"deb: /usr/bin/python3 is {major}.{minor}; trimtab needs 3.11 or newer")
@@ -93,9 +93,9 @@ def _dependencies(build: Path, python: tuple[int, int]) -> Path:
 def _environment(root: Path, dependencies: Path) -> None:
     """The virtual environment as it will be found after the installation."""
     home = root / HOME
-    home.parent.mkdir(parents=True)
-    skipped = shutil.ignore_patterns("__pycache__", ".complete", "bin", "include", "share")
-    shutil.copytree(dependencies, home, symlinks=True, ignore=skipped)
+    home.mkdir(parents=True)
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(dependencies / "lib", home / "lib", symlinks=True, ignore=skipped)
     site = next(home.glob("lib/python3.*/site-packages"))
     # So that no test of a dependency is shipped: they are a tenth of all files.
     for tests in [*site.glob("numpy/**/tests"), *site.glob("onnx/backend/test")]:

@@ -21,7 +21,6 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
 from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
-from trimtab.runtime.control_group import separate
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.runtime.last_point import LastPoint, load_point
 from trimtab.runtime.notify import Notifier, own_notifier
@@ -137,11 +136,9 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
 
 def _settle_in(config: Config, log: Any) -> None:
     """Get what the machine allows for the controller to outlive everything else."""
-    proc_root, sys_root = config.sensors.proc_root, config.sensors.sys_root
     reasons = {
         "memory_not_locked": lock_memory(),
-        "oom_killer_not_avoided": avoid_oom_killer(proc_root),
-        "no_group_of_our_own": separate(proc_root, sys_root),
+        "oom_killer_not_avoided": avoid_oom_killer(config.sensors.proc_root),
     }
     for event, reason in reasons.items():
         if reason:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from trimtab.cli.settings import loaded
+from trimtab.runtime.control_group import begin_in_own_group
 
 
 @click.command()
@@ -33,6 +34,7 @@ def run(
     It runs unprivileged and without any file: sockets go to $XDG_RUNTIME_DIR/trimtab, state to
     ~/.local/state/trimtab. `trimtab config show` prints every value and where it came from.
     """
+    begin_in_own_group()
     settings = loaded(
         ctx,
         model=("--model", model),

@@ -3,11 +3,15 @@
 So the controller's memory is told from the workers', and can be protected from reclaim, while
 limits on the service bound both together. systemd before 254 has no DelegateSubgroup=; and a group
 whose children have controllers may hold no process itself, so that we move first.
+
+Memory stays charged to the group in which it was first touched. So the daemon moves before it does
+anything else, and then executes itself again: what it had touched until then goes with that.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +25,15 @@ WORKERS_VARIABLE: Final = "TRIMTAB_WORKERS_GROUP"
 
 PROTECTED_BYTES: Final = 96 * 1024 * 1024
 """MemoryLow of the controller's group: some more than it holds."""
+
+
+def begin_in_own_group() -> None:
+    """Move into a leaf of our own, where there can be one, and begin anew in it.
+
+    Returns only where nothing was moved: outside of systemd, or the second time.
+    """
+    if not separate(Path("/proc"), Path("/sys")):
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  # our own program, same arguments
 
 
 def separate(proc_root: Path, sys_root: Path) -> str:
