@@ -80,12 +80,17 @@ def _from_nothing(
     urgent = not state.parked or state.wanted or demand.held + demand.waiting > 0
     target = choose.safest(judged) if urgent else choose.best(judged, Fit.ROOMY)
     if target is None:
-        return replace(state, better=None)
+        return _nothing_better(state)
     if urgent:
         waiting = "a request waits" if demand.waiting or state.wanted else "at start"
         text = cause or ("streams are held and it fits" if demand.held else waiting)
         return Move(target.point, target, Trigger("demand", text=text), Direction.START)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
+
+
+def _nothing_better(state: State) -> State:
+    """No other point is waiting to be taken; the same state where none was, as on most ticks."""
+    return state if state.better is None else replace(state, better=None)
 
 
 # ---------------------------------------------------------------- something is loaded
@@ -106,13 +111,13 @@ def _from_point(
         if move is not None:
             return move
     if state.paused or current is None:
-        return replace(state, better=None)
+        return _nothing_better(state)
     if (move := _place_idle_kv(state, policy, current, at_s)) is not None:
         return move
     target = choose.best(value.preferred(state, judged), Fit.ROOMY)
     pays = target is not None and target.point.variant == state.queue.home != state.point.variant
     if target is None or not (pays or target.rank < current.rank):
-        return replace(state, better=None)
+        return _nothing_better(state)
     direction = _direction(state, target) if pays else Direction.UP
     return _when_it_has_lasted(state, policy, target, at_s, direction)
 

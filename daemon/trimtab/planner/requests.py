@@ -21,6 +21,8 @@ from trimtab.policy.compiled import Policy
 
 FEWEST: Final = 4
 MARGIN: Final = 0.05
+BACK: Final = 5.0
+BACK_S: Final = 7200.0
 DRAW: Final = 5
 ENOUGH: Final = 24
 STRETCH: Final = 1.25
@@ -69,6 +71,8 @@ class Queue:
         speeds: Corrections of what is known of the variants.
         shadows: What each variant would have earned, by its name.
         home: The variant that pays best by them; None before there is enough to go by.
+        left: The home before, unless it had to be left.
+        left_s: When it was left.
         truth: What really came of the last requests, to hold the shadows against.
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
@@ -80,6 +84,8 @@ class Queue:
     speeds: Speeds = field(default_factory=Speeds)
     shadows: tuple[tuple[str, Shadow], ...] = ()
     home: str | None = None
+    left: str | None = None
+    left_s: float = 0.0
     truth: Truth = field(default_factory=Truth)
     owed_s: float = 0.0
     considered_s: float = 0.0
@@ -163,6 +169,8 @@ def arrived(
         queue.speeds,
         shadows,
         queue.home,
+        queue.left,
+        queue.left_s,
         truth,
         queue.owed_s,
         queue.considered_s,
@@ -202,6 +210,8 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
         speeds,
         queue.shadows,
         queue.home,
+        queue.left,
+        queue.left_s,
         truth,
         queue.owed_s,
         queue.considered_s,
@@ -216,6 +226,8 @@ def _with(queue: Queue, jobs: tuple[Job, ...], speeds: Speeds) -> Queue:
         speeds,
         queue.shadows,
         queue.home,
+        queue.left,
+        queue.left_s,
         queue.truth,
         queue.owed_s,
         queue.considered_s,
@@ -238,18 +250,25 @@ def _seen(
     return speeds.observed(known.variant, expected_s, event.prefill_s + event.decode_s)
 
 
-def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
+def with_home(queue: Queue, allowed: Iterable[str], at_s: float) -> Queue:
     """Choose the home among the variants that may be taken.
 
     Another one has to have earned more by a margin, which shrinks with the evidence: with few
-    requests the difference is mostly chance.
+    requests the difference is mostly chance. Back to where it came from takes a wider margin, which
+    narrows over two hours, so that two variants that earn about the same don't take turns.
     """
     may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
     if not may or queue.shadows[0][1].count < FEWEST:
         return queue if queue.home is None else replace(queue, home=None)
-    best_earned, best = max(may, key=lambda entry: entry[0])
     present = next((earned for earned, name in may if name == queue.home), None)
     margin = MARGIN / sqrt(queue.shadows[0][1].count + 1)
-    if present is not None and best_earned <= present + margin:
+    if present is None:
+        return replace(queue, home=max(may)[1], left=None)
+    back = 1 + (BACK - 1) * max(0.0, 1 - (at_s - queue.left_s) / BACK_S)
+    lead, best = max(
+        (earned - present - margin * (back if name == queue.left else 1.0), name)
+        for earned, name in may
+    )
+    if lead <= 0:
         return queue
-    return replace(queue, home=best)
+    return replace(queue, home=best, left=queue.home, left_s=at_s)

@@ -140,6 +140,8 @@ def _ordered(
         queue.speeds,
         queue.shadows,
         queue.home,
+        queue.left,
+        queue.left_s,
         queue.truth,
         owed_s,
         at_s,

@@ -35,7 +35,7 @@ from trimtab.simulate.ladder import limits
 from trimtab.simulate.policy import simulated_policy
 from trimtab.simulate.scenario_set import Scenario
 
-TICK_S: Final = 10.0
+TICK_S: Final = 20.0
 BASE_BYTES: Final = 1024**3
 """What is available beyond the cap: the policy's headroom, so that the cap is the limit."""
 
