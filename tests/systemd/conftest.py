@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from manager import FakeManager
+from fake_systemd import FakeManager
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from manager import FakeManager
+from fake_systemd import FakeManager
 
 from trimtab.catalog.load import load_catalog
 from trimtab.domain.models import ModelSpec

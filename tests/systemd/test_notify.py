@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from manager import FakeManager
+from fake_systemd import FakeManager
 
 from real_daemon import RealDaemon
 from trimtab.runtime.notify import Notifier, notifier
