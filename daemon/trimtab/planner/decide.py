@@ -230,8 +230,8 @@ def _when_it_has_lasted(
     waiting = replace(state, better=target.point, better_since_s=since_s)
     stability = policy.stability
     # What pays was found over many requests: it has lasted already.
-    pays = state.queue.home == target.point.variant != state.point.variant
-    wait_s = max(0.0 if pays else stability.dwell_s, state.up_wait_s)
+    is_home = state.queue.home == target.point.variant != state.point.variant
+    wait_s = max(0.0 if is_home else stability.dwell_s, state.up_wait_s)
     handover = needs_worker(state.point, target.point)
     too_soon = (
         at_s - since_s < wait_s
