@@ -65,9 +65,12 @@ def why_lost(one: Assessed, winner: Assessed, policy: Policy) -> str:
         return "it is predicted to miss a latency objective"
     ours, theirs = one.predicted.quality_ratio, winner.predicted.quality_ratio
     if ours < theirs:
-        return f"its quality is {ours:.2f} against {theirs:.2f}"
+        digits = 2 if round(ours, 2) != round(theirs, 2) else 4
+        return f"its quality is {ours:.{digits}f} against {theirs:.{digits}f}"
     if one.point.context < winner.point.context:
         return f"its context is smaller ({one.point.context} tokens)"
+    if one.rank > winner.rank:
+        return f"it is the same with speculation {one.point.speculation}"
     return "a step up to it has to wait"
 
 
