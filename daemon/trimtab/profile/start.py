@@ -22,7 +22,7 @@ from trimtab.profile.store import load_profile, usable
 from trimtab.sensors.config import SensorConfig
 from trimtab.sensors.suite import SensorSuite
 
-QUICK_DEADLINE_S: Final = 55.0
+QUICK_DEADLINE_S: Final = 45.0
 PATIENCE_S: Final[dict[str, float]] = {"quick": 4.0, "full": 120.0}
 
 
