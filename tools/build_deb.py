@@ -154,9 +154,15 @@ def _control(root: Path, version: str, python: tuple[int, int]) -> None:
     (folder / "conffiles").write_text("".join(f"/{path.relative_to(root)}\n" for path in conffiles))
     for script in ("postinst", "prerm", "postrm"):
         _copy(PROJECT / "systemd" / "deb" / script, folder / script, 0o755)
-    for path in root.rglob("*"):
-        if path.is_dir():
-            path.chmod(0o755)
+    _set_modes(root)
+
+
+def _set_modes(root: Path) -> None:
+    """Everybody may read, whatever the builder's umask is."""
+    for path in [root, *root.rglob("*")]:
+        if not path.is_symlink():
+            runs = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(0o755 if runs else 0o644)
 
 
 def _copy(source: Path, target: Path, mode: int = 0o644) -> None:
