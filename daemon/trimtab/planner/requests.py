@@ -22,7 +22,7 @@ from trimtab.policy.compiled import Policy
 FEWEST: Final = 4
 MARGIN: Final = 0.05
 BACK: Final = 5.0
-BACK_S: Final = 7200.0
+BACK_REQUESTS: Final = 6 * MEMORY
 DRAW: Final = 5
 ENOUGH: Final = 24
 STRETCH: Final = 1.25
@@ -72,7 +72,7 @@ class Queue:
         shadows: What each variant would have earned, by its name.
         home: The variant that pays best by them; None before there is enough to go by.
         left: The home before, unless it had to be left.
-        left_s: When it was left.
+        left_ago: Requests that have come since.
         truth: What really came of the last requests, to hold the shadows against.
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
@@ -85,7 +85,7 @@ class Queue:
     shadows: tuple[tuple[str, Shadow], ...] = ()
     home: str | None = None
     left: str | None = None
-    left_s: float = 0.0
+    left_ago: int = 0
     truth: Truth = field(default_factory=Truth)
     owed_s: float = 0.0
     considered_s: float = 0.0
@@ -170,7 +170,7 @@ def arrived(
         shadows,
         queue.home,
         queue.left,
-        queue.left_s,
+        queue.left_ago + 1,
         truth,
         queue.owed_s,
         queue.considered_s,
@@ -211,7 +211,7 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
         queue.shadows,
         queue.home,
         queue.left,
-        queue.left_s,
+        queue.left_ago,
         truth,
         queue.owed_s,
         queue.considered_s,
@@ -227,7 +227,7 @@ def _with(queue: Queue, jobs: tuple[Job, ...], speeds: Speeds) -> Queue:
         queue.shadows,
         queue.home,
         queue.left,
-        queue.left_s,
+        queue.left_ago,
         queue.truth,
         queue.owed_s,
         queue.considered_s,
@@ -250,12 +250,12 @@ def _seen(
     return speeds.observed(known.variant, expected_s, event.prefill_s + event.decode_s)
 
 
-def with_home(queue: Queue, allowed: Iterable[str], at_s: float) -> Queue:
+def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
     """Choose the home among the variants that may be taken.
 
     Another one has to have earned more by a margin, which shrinks with the evidence: with few
     requests the difference is mostly chance. Back to where it came from takes a wider margin, which
-    narrows over two hours, so that two variants that earn about the same don't take turns.
+    narrows over some hundred requests, so that two variants that earn about the same don't take turns.
     """
     may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
     if not may or queue.shadows[0][1].count < FEWEST:
@@ -264,11 +264,11 @@ def with_home(queue: Queue, allowed: Iterable[str], at_s: float) -> Queue:
     margin = MARGIN / sqrt(queue.shadows[0][1].count + 1)
     if present is None:
         return replace(queue, home=max(may)[1], left=None)
-    back = 1 + (BACK - 1) * max(0.0, 1 - (at_s - queue.left_s) / BACK_S)
+    back = 1 + (BACK - 1) * max(0.0, 1 - queue.left_ago / BACK_REQUESTS)
     lead, best = max(
         (earned - present - margin * (back if name == queue.left else 1.0), name)
         for earned, name in may
     )
     if lead <= 0:
         return queue
-    return replace(queue, home=best, left=queue.home, left_s=at_s)
+    return replace(queue, home=best, left=queue.home, left_ago=0)

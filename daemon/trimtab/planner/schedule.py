@@ -141,7 +141,7 @@ def _ordered(
         queue.shadows,
         queue.home,
         queue.left,
-        queue.left_s,
+        queue.left_ago,
         queue.truth,
         owed_s,
         at_s,

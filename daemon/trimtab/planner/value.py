@@ -24,7 +24,7 @@ def weigh(state: State, policy: Policy, judged: Iterable[Assessed], at_s: float)
         if state.queue.home is None:
             return state
         return replace(state, queue=replace(state.queue, home=None))
-    return replace(state, queue=with_home(state.queue, allowed(state, judged), at_s))
+    return replace(state, queue=with_home(state.queue, allowed(state, judged)))
 
 
 def allowed(state: State, judged: Iterable[Assessed]) -> frozenset[str]:
