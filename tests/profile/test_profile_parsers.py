@@ -13,7 +13,7 @@ from trimtab.profile.page_cache import drop
 from trimtab.profile.process_facts import parse_holdings
 from trimtab.profile.quiet import busy_ratio, parse_cpu
 from trimtab.profile.session import Times
-from trimtab.profile.tasks import parse_questions, read_tasks
+from trimtab.profile.tasks import normalised, parse_questions, read_tasks
 from trimtab.profile.threads import ThreadTime, parse_schedstat, waited_s
 
 STATUS = """Name:\tpython3
@@ -149,3 +149,20 @@ def test_a_samples_time_leaves_out_what_others_had_and_never_all_of_it() -> None
     assert calm.token_wait_ratio == pytest.approx(0.5)
     assert drowned.token_s == pytest.approx(0.05)
     assert drowned.first_wait_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"),
+    [
+        (" Paris. \n", "Paris."),
+        ("```python\ndef f(x):\n    return  2 * x\n```", "def f(x):\n    return 2 * x"),
+        ("a\n\nb", "a\nb"),
+    ],
+)
+def test_an_answer_is_compared_without_fences_and_loose_white_space(answer: str, same: str) -> None:
+    assert normalised(answer) == normalised(same)
+
+
+def test_indentation_and_case_make_another_answer() -> None:
+    assert normalised("if x:\n    y()") != normalised("if x:\ny()")
+    assert normalised("Paris") != normalised("paris")

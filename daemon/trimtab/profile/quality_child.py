@@ -23,10 +23,10 @@ from trimtab.catalog.compare import Reference, log_softmax
 from trimtab.catalog.prove_child import PIECE, WINDOW, load
 from trimtab.errors import BuildError
 from trimtab.profile.intervals import Block
-from trimtab.profile.tasks import TEXT, Question, Tasks
+from trimtab.profile.tasks import TEXT, Question, Tasks, normalised
 
 BLOCK: Final = 64
-ANSWER_MORE: Final = 8
+ANSWER_MORE: Final = 16
 """Tokens beyond the expected answer's length that an answer may have before it is cut off."""
 
 
@@ -154,11 +154,6 @@ class Scorer:
 
     def _ids(self, text: str) -> NDArray[np.int32]:
         return np.asarray(self._tokenizer.encode(text), dtype=np.int32)
-
-
-def normalised(text: str) -> str:
-    """An answer without the white space around it and the differences of white space in it."""
-    return " ".join(text.split())
 
 
 def score_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from trimtab.errors import UsageError
 MAX_BYTES: Final = 4 * 1024 * 1024
 TEXT: Final = "text"
 _FIELDS: Final = ("task", "prompt", "expected")
+_FENCE: Final = re.compile(r"```[\w+-]*\n(.*?)\n?```", re.DOTALL)
 _EXAMPLE: Final = '{"task": "code", "prompt": "…", "expected": "…"}'
 
 
@@ -73,6 +75,22 @@ def parse_questions(content: str, where: str) -> tuple[Question, ...]:
     if not found:
         raise UsageError(f"{where} has no prompts", hint=f"One JSON object a line: {_EXAMPLE}")
     return tuple(found)
+
+
+def normalised(text: str) -> str:
+    """An answer without white space around it, differences of white space in it, or a code fence.
+
+    White space at a line's beginning counts, since it means something in code.
+    """
+    text = text.strip()
+    fenced = _FENCE.fullmatch(text)
+    lines = (fenced.group(1) if fenced else text).splitlines()
+    return "\n".join(_squeezed(line) for line in lines if line.strip())
+
+
+def _squeezed(line: str) -> str:
+    indent = line[: len(line) - len(line.lstrip())]
+    return indent + " ".join(line.split())
 
 
 def _question(text: str, where: str) -> Question:
