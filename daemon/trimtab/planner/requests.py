@@ -255,7 +255,8 @@ def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
 
     Another one has to have earned more by a margin, which shrinks with the evidence: with few
     requests the difference is mostly chance. Back to where it came from takes a wider margin, which
-    narrows over some hundred requests, so that two variants that earn about the same don't take turns.
+    narrows over some hundred requests, so that two variants that earn about the same don't take
+    turns.
     """
     may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
     if not may or queue.shadows[0][1].count < FEWEST:
