@@ -15,6 +15,7 @@ from trimtab.catalog.load import load_catalog
 from trimtab.domain.models import ModelSpec
 from trimtab.runtime.notify import Notifier
 from trimtab.serving.claims import Lease, shape_of
+from trimtab.serving.disk import KvDisk
 from trimtab.serving.keep import restore
 from trimtab.serving.pool import Pool
 
@@ -152,7 +153,72 @@ def test_a_descriptor_that_is_no_memory_is_dropped(
     later, dropped = next_pool(manager, model)
 
     assert found(later, model) == 0
-    assert dropped == ("kv-1: it is no segment: Invalid argument",)
+    assert dropped == ("kv-1: 2 descriptors came back, of which 1 records",)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> KvDisk:
+    made = KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
+    made.configure(1 << 26, 1 << 26)
+    return made
+
+
+async def moved_to_disk(pool: Pool, model: ModelSpec, disk: KvDisk) -> None:
+    pool.disk = disk
+    ended(pool, model)
+    idle = pool.to_offload()
+    assert idle is not None
+    assert await pool.offload(idle, 6.0) == ""
+
+
+async def test_one_on_disk_comes_back_from_disk(
+    pool: Pool, model: ModelSpec, manager: FakeManager, disk: KvDisk
+) -> None:
+    await moved_to_disk(pool, model, disk)
+    size = disk.stored_bytes
+    pool.close()
+    disk.stored_bytes = 0
+    later = Pool(disk)
+    restored = restore(manager.passed(), later, model, manager.notifier())
+    answer = later.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
+    assert answer is not None
+    counted = disk.stored_bytes
+    back = await later.bring_back(answer[0])
+    segment = answer[0].lease.segment
+    with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
+        spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
+        whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
+
+    assert restored.dropped == ()
+    assert counted == size > 0
+    assert back
+    assert whole
+    assert manager.passed() == {}
+    later.close()
+
+
+async def test_one_on_disk_is_given_up_where_there_is_no_disk_any_more(
+    pool: Pool, model: ModelSpec, manager: FakeManager, disk: KvDisk
+) -> None:
+    await moved_to_disk(pool, model, disk)
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert [line.partition(": ")[2] for line in dropped] == ["there is no disk for it any more"]
+    assert manager.passed() == {}
+
+
+async def test_a_file_that_was_cut_is_dropped(
+    pool: Pool, model: ModelSpec, manager: FakeManager, disk: KvDisk
+) -> None:
+    await moved_to_disk(pool, model, disk)
+    (descriptors,) = manager.passed().values()
+    os.ftruncate(descriptors[2], 16)
+    later = Pool(disk)
+    restored = restore(manager.passed(), later, model, manager.notifier())
+
+    assert found(later, model) == 0
+    assert "isn't what was written" in restored.dropped[0]
 
 
 def test_names_go_on_where_the_earlier_controller_ended(

@@ -1,12 +1,13 @@
 """Idle conversations outlive the controller: systemd keeps their descriptors until the next start.
 
-For each there are two, under one name: its KV segment, and a record of what is in it. The record is
-a memfd as well: token ids are text to anybody with the tokenizer, and don't belong on a disk. After
-a boot, or a stop that is meant, all of it is gone.
+For each there are two, under one name: its KV segment, and a record of what is in it; and a third,
+the unnamed file, where its KV is on disk. The record is a memfd as well: token ids are text to
+anybody with the tokenizer, and don't belong on a disk. After a boot, or a stop that is meant, all
+of it is gone.
 
 What comes back is believed only as far as it can be checked: tokenizer, KV shape and rope settings
 by the fingerprint, size and seals of the segment, and that the kernel holds as much memory for it
-as that many tokens take.
+as that many tokens take. What is on disk has a checksum, as ever.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import stat
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import StateError
 from trimtab.serving.claims import Idle, Lease, shape_of
+from trimtab.serving.disk import Stored
 from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 
@@ -63,6 +66,8 @@ class _Record(msgspec.Struct, frozen=True):
         user: Whose conversation it is.
         used_s: When it was last used; the monotonic clock goes on over a restart.
         tokens: Token ids, 32 bits each.
+        on_disk_bytes: Size of its KV on disk; 0 if it is in memory.
+        checksum: CRC-32 of what is on disk.
     """
 
     version: int
@@ -74,6 +79,8 @@ class _Record(msgspec.Struct, frozen=True):
     user: int | None
     used_s: float
     tokens: bytes
+    on_disk_bytes: int = 0
+    checksum: int = 0
 
 
 class Keeper:
@@ -101,7 +108,8 @@ class Keeper:
             return ""
         name = f"{NAME}{next(self._numbers)}"
         try:
-            self._manager.store(name, (segment.descriptor, record))
+            file = () if idle.stored is None else (idle.stored.descriptor,)
+            self._manager.store(name, (segment.descriptor, record, *file))
         finally:
             os.close(record)
         return name
@@ -151,31 +159,48 @@ def restore(
 
 
 def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str) -> Idle:
-    """The idle conversation that two descriptors hold; they are closed if they don't.
+    """The idle conversation that descriptors hold; they are closed if they don't.
 
     Raises:
         StateError: It can't be used, and why.
     """
     left = set(descriptors)
     try:
-        sealed = {fd for fd in descriptors if _seals(fd) & fcntl.F_SEAL_WRITE}
-        if len(sealed) != 1 or len(left) != 2:
-            raise StateError(f"{len(left)} descriptors came back, of which {len(sealed)} records")
-        record = _read(next(iter(sealed)))
-        segment_fd = (left - sealed).pop()
+        records = {fd for fd in left if _seals(fd) & fcntl.F_SEAL_WRITE}
+        files = {fd for fd in left if stat.S_ISREG(os.fstat(fd).st_mode) and not _seals(fd)}
+        segments = left - records - files
+        if len(records) != 1 or len(segments) != 1 or len(files) > 1:
+            raise StateError(f"{len(left)} descriptors came back, of which {len(records)} records")
+        record = _read(next(iter(records)))
         shape = KvShape(record.layers, record.kv_heads, record.position_bytes)
         _check_model(record, shape, model)
+        stored = _stored(record, files)
+        (segment_fd,) = segments
         segment = Segment.adopt(shape, record.capacity, segment_fd)
-        left.discard(segment_fd)
+        left -= segments | files
     finally:
         for descriptor in left:
             os.close(descriptor)
     tokens = array("I", record.tokens)
     lease = Lease(segment, record.fingerprint, record.user, len(tokens), len(tokens))
-    if segment.committed_bytes() < segment.shape.token_bytes * len(tokens):
+    if stored is None and segment.committed_bytes() < segment.shape.token_bytes * len(tokens):
         segment.close()
         raise StateError("its memory had been given back")
-    return Idle(lease, tokens, record.used_s, kept=name)
+    return Idle(lease, tokens, record.used_s, stored, kept=name)
+
+
+def _stored(record: _Record, files: set[int]) -> Stored | None:
+    """Where its KV is on disk; None if it is in memory.
+
+    Raises:
+        StateError: The file isn't the one that was written.
+    """
+    if not record.on_disk_bytes and not files:
+        return None
+    count = len(record.tokens) // array("I").itemsize
+    if len(files) != 1 or os.fstat(next(iter(files))).st_size != record.on_disk_bytes:
+        raise StateError("its file on disk isn't what was written")
+    return Stored(next(iter(files)), count, record.on_disk_bytes, record.checksum)
 
 
 def _check_model(record: _Record, shape: KvShape, model: ModelSpec | None) -> None:
@@ -200,6 +225,8 @@ def _record(idle: Idle) -> bytes:
             lease.user,
             idle.used_s,
             idle.tokens.tobytes(),
+            0 if idle.stored is None else idle.stored.size_bytes,
+            0 if idle.stored is None else idle.stored.checksum,
         )
     )
 

@@ -108,9 +108,16 @@ class Pool:
         """Take over a conversation that an earlier controller had kept.
 
         Raises:
-            StateError: The budget has no room for it; it is given back.
+            StateError: Budget or disk have no room for it; it is given back.
         """
         self._idle.append(idle)
+        if idle.stored is not None:
+            if self.disk is None:
+                idle.stored.close()
+                idle.stored = None
+                self._evict(idle)
+                raise StateError("there is no disk for it any more")
+            self.disk.stored_bytes += idle.stored.size_bytes
         if self._cap_bytes is not None and self._charged() > self._cap_bytes:
             self._evict(idle)
             raise StateError("the KV pool has no room for it")
@@ -214,8 +221,8 @@ class Pool:
             return error.message
         finally:
             idle.busy = False
-        self._forget(idle)
         lease.segment.cut(0)
+        self._keep(idle)  # what was kept had its KV in memory
         return ""
 
     async def bring_back(self, idle: Idle) -> bool:
@@ -237,6 +244,7 @@ class Pool:
                 right = False
             finally:
                 idle.busy = False
+        self._forget(idle)
         disk.give_up(stored)
         idle.stored = None
         if not right:
@@ -253,6 +261,8 @@ class Pool:
         for idle in [idle for idle in self._idle if idle.kept]:
             self._idle.remove(idle)
             idle.lease.segment.close()
+            if idle.stored is not None:
+                idle.stored.close()
         self.release_all()
         for lease in list(self._leases):
             self.drop(lease)
@@ -299,7 +309,7 @@ class Pool:
 
     def _keep(self, idle: Idle) -> None:
         self._forget(idle)
-        if self.keeper is not None and idle.stored is None:
+        if self.keeper is not None:
             idle.kept = self.keeper.keep(idle)
 
     def _forget(self, idle: Idle) -> None:
