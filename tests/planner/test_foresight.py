@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import exp
 
 import pytest
-
 from planner_world import MIB, World
+
 from policies_for_tests import policy
 from trimtab.domain.actions import ReleaseIdleKv
 from trimtab.domain.events import Demand
@@ -84,3 +84,15 @@ def test_relief_that_frees_nothing_is_not_tried_again_and_the_next_means_is_used
     assert len(releases) == 1
     assert world.state.point.variant != "fp32"
     assert "idle KV" in world.state.distrust
+
+
+def test_memory_that_trembles_within_its_band_moves_nothing() -> None:
+    world = World(policy=policy(), free_bytes=(768 + 700 + 64 - 100) * MIB)
+    world.start()
+    before = len(world.decisions)
+
+    for turn in range(200):
+        world.free_bytes = (768 + 700 + 64 - 100 + 300 * (turn * 0.618034 % 1.0 - 0.5)) * MIB
+        world.run(1)
+
+    assert world.decisions[before:] == []

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
-from trimtab.planner.foresight import needed_s
+from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.heat import restrict
 from trimtab.planner.points import candidates, draft_of, speed_order
 from trimtab.planner.predict import Basis, Situation, basis, predict_from
@@ -135,6 +135,7 @@ def assess(
     here = situation(state)
     horizon_s = needed_s(max(state.load_s.values(), default=None))
     margin = state.fill_bytes_s * horizon_s
+    own_margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
     lines: dict[tuple[str | None, str], _Line] = {}
     done: dict[tuple[str | None, int, int], tuple[Prediction, Fit]] = {}
     judged = []
@@ -150,7 +151,8 @@ def assess(
         key = (variant, line.basis.loaded_bytes, context)
         if key not in done:
             predicted = predict_from(line.basis, context, point.pace_ratio, here)
-            done[key] = predicted, fit(predicted, policy, margin)
+            ahead = own_margin if variant == state.point.variant else margin
+            done[key] = predicted, fit(predicted, policy, ahead)
         predicted, fits = done[key]
         judged.append(
             Assessed(

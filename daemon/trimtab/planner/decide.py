@@ -10,6 +10,7 @@ from trimtab.domain.knobs import PARKED, KvPlacement
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
+from trimtab.planner.foresight import trend_bytes_s
 from trimtab.planner.plan import Move, carry_out, needs_worker
 from trimtab.planner.relief import idle_bytes
 from trimtab.planner.state import State
@@ -274,8 +275,8 @@ def _why(
                 f", and a conversation of {current.point.context} tokens would go "
                 f"under the limit of {mib(limit.headroom_bytes)}"
             )
-            if state.fill_bytes_s:
-                text += f", as others take {mib(state.fill_bytes_s)} a second"
+            if trend := trend_bytes_s(state.falls_bytes_s):
+                text += f", as others take {mib(trend)} a second"
         return Trigger("memory.available", available, limit.headroom_bytes, text=text)
     heat = state.heat
     if state.snapshot is not None and heat.changed_s == at_s and policy.temperature is not None:

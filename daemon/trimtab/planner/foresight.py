@@ -16,6 +16,7 @@ HALF_LIFE_S: Final = 120.0
 FEWEST: Final = 6.0
 LOAD_S: Final = 2.0
 MARGIN_S: Final = 1.0
+TREND_TICKS: Final = 4
 HEAT_AHEAD_S: Final = 10.0
 FLAT: Final = 1e-9
 
@@ -91,3 +92,8 @@ class ThermalFit:
 def needed_s(load_s: float | None) -> float:
     """How far ahead to look for memory: as long as a hand-over takes, and a margin."""
     return (LOAD_S if load_s is None else load_s) + MARGIN_S
+
+
+def trend_bytes_s(falls_bytes_s: tuple[float, ...]) -> float:
+    """How fast memory keeps falling: the least of the last falls, so that a tremble is no trend."""
+    return min(falls_bytes_s) if len(falls_bytes_s) >= TREND_TICKS else 0.0

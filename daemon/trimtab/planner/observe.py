@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from trimtab.domain.events import Tick, WorkerMeasured
+from trimtab.planner.foresight import TREND_TICKS
 from trimtab.planner.heat import advance, most_levels
 from trimtab.planner.state import Quarantine, State
 from trimtab.policy.combine import combine
@@ -38,6 +39,7 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         pin=pin,
         fall_bytes_s=_fall_rate(state, event),
         fill_bytes_s=min(state.fall_bytes_s, _fall_rate(state, event)),
+        falls_bytes_s=(*state.falls_bytes_s[-TREND_TICKS + 1 :], _fall_rate(state, event)),
         quarantine=_current(state, at_s),
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,

@@ -114,6 +114,7 @@ class State:
         fall_bytes_s: How fast others took memory between the last two ticks; 0 if they didn't.
         fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
             is taken once is no trend.
+        falls_bytes_s: The last few of those rates: a trend is what all of them show.
         settling: The decision whose outcome is still to be measured.
         distrust: Actuators that changed nothing when they were used, by name.
         thermal: The model of heat, as far as it has been fitted.
@@ -150,6 +151,7 @@ class State:
     parked: bool = False
     fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
+    falls_bytes_s: tuple[float, ...] = ()
     settling: Settling | None = None
     distrust: Mapping[str, Quarantine] = field(default_factory=dict)
     thermal: ThermalFit = field(default_factory=ThermalFit)
