@@ -55,7 +55,7 @@ def test_every_command_that_is_named_is_there(path: Path) -> None:
     named = {
         match[1]
         for line in code
-        for match in re.finditer(rf"(?:^|[/$ ])trimtab {OPTIONS}([a-z][a-z-]+)(?![.=:])", line)
+        for match in re.finditer(rf"(?:^|bin/|sudo |[|(] ?)trimtab {OPTIONS}([a-z][a-z-]+)(?![.=:])", line)
     }
 
     assert named <= set(COMMANDS)
