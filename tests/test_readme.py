@@ -52,11 +52,8 @@ def test_every_command_that_is_named_is_there(path: Path) -> None:
     text = path.read_text()
     # In code only: in prose, "trimtab moves the model" is no command.
     code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {4}(.+)$", text, re.MULTILINE)
-    named = {
-        match[1]
-        for line in code
-        for match in re.finditer(rf"(?:^|bin/|sudo |[|(] ?)trimtab {OPTIONS}([a-z][a-z-]+)(?![.=:])", line)
-    }
+    command = re.compile(rf"(?:^|bin/|sudo |[|(] ?)trimtab {OPTIONS}([a-z][a-z-]+)(?![.=:])")
+    named = {match[1] for line in code for match in command.finditer(line)}
 
     assert named <= set(COMMANDS)
 
