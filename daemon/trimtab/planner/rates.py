@@ -6,6 +6,7 @@ are bandwidth ÷ bytes, with the bandwidth that the other variants show.
 
 from __future__ import annotations
 
+from math import inf
 from statistics import median
 from typing import Final
 
@@ -46,8 +47,16 @@ def now(rates: tuple[Rate, ...], speeds: Speeds, pace_ratio: float) -> list[Rate
     return out
 
 
-def fastest(rates: list[Rate]) -> Rate:
-    """The best of each speed: what no variant could do can't be done."""
-    return Rate(
-        "", min([one.prefill_s for one in rates]), min([one.decode_s for one in rates]), 1.0
-    )
+def loaded_and_fastest(
+    rates: tuple[Rate, ...], speeds: Speeds, pace_ratio: float, loaded: str | None
+) -> tuple[Rate | None, Rate]:
+    """The loaded variant's speed now, and the best of each speed: what nobody could do is lost."""
+    here = None
+    prefill_s = decode_s = inf
+    for rate in rates:
+        slow = 1 / (speeds.factor(rate.variant) * pace_ratio)
+        prefill_s = min(prefill_s, rate.prefill_s * slow)
+        decode_s = min(decode_s, rate.decode_s * slow)
+        if rate.variant == loaded:
+            here = Rate(loaded, rate.prefill_s * slow, rate.decode_s * slow, rate.quality)
+    return here, Rate("", prefill_s, decode_s, 1.0)

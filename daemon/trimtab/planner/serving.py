@@ -42,11 +42,12 @@ def schedule(
     state: State, queue: Queue, policy: Policy, at_s: float
 ) -> tuple[State, Schedule | None]:
     """The state with this queue, and whom to serve; None while nothing is loaded or wanted."""
-    loaded = None
-    if queue.jobs:
-        speeds = rates.now(state.rates, queue.speeds, state.point.pace_ratio)
-        loaded = next((one for one in speeds if one.variant == state.point.variant), None)
+    if not queue.jobs or state.point.variant is None:
+        return (state if queue is state.queue else with_queue(state, queue)), None
+    loaded, fastest = rates.loaded_and_fastest(
+        state.rates, queue.speeds, state.point.pace_ratio, state.point.variant
+    )
     if loaded is None:
-        return state if queue is state.queue else with_queue(state, queue), None
-    considered = consider(queue, loaded, rates.fastest(speeds), at_s, policy.admission.max_wait_s)
+        return with_queue(state, queue), None
+    considered = consider(queue, loaded, fastest, at_s, policy.admission.max_wait_s)
     return with_queue(state, considered.queue), considered.schedule
