@@ -136,6 +136,8 @@ def assess(
     horizon_s = needed_s(max(state.load_s.values(), default=None))
     margin = state.fill_bytes_s * horizon_s
     own_margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
+    least = 0 if Knob.CONTEXT in pinned else min(policy.floor.context, model.context_length)
+    too_small = f"its context is under the policy's floor of {policy.floor.context} tokens"
     lines: dict[tuple[str | None, str], _Line] = {}
     done: dict[tuple[str | None, int, int], tuple[Prediction, Fit]] = {}
     judged = []
@@ -167,7 +169,7 @@ def assess(
                     line.speed_order,
                     model.context_length,
                 ),
-                line.out or _context_out(context, policy, model, pinned),
+                line.out or (too_small if context < least else ""),
             )
         )
     return tuple(judged)
@@ -214,13 +216,3 @@ def _variant_out(
             f"of {policy.floor.quality_ratio:.2f}"
         )
     return "too hot for it" if name in too_hot else ""
-
-
-def _context_out(
-    context: int, policy: Policy, model: ModelSpec, pinned: Mapping[Knob, str | int | float]
-) -> str:
-    """Why points of a context are out, in words; empty if they aren't."""
-    least = min(policy.floor.context, model.context_length)
-    if context < least and Knob.CONTEXT not in pinned:
-        return f"its context is under the policy's floor of {policy.floor.context} tokens"
-    return ""

@@ -24,7 +24,10 @@ def safest(judged: Iterable[Assessed]) -> Assessed | None:
 
 def find(judged: Iterable[Assessed], point: OperatingPoint) -> Assessed | None:
     """The judgement of one point; None if it is no candidate at all."""
-    return next((one for one in judged if one.point == point), None)
+    # Whole points are compared only within the variant: there may be hundreds.
+    return next(
+        (one for one in judged if one.point.variant == point.variant and one.point == point), None
+    )
 
 
 def is_out(one: Assessed) -> bool:
