@@ -8,7 +8,14 @@ from planner_world import MIB, World
 
 from policies_for_tests import policy
 from trimtab.domain.actions import SwitchWorker
-from trimtab.domain.events import ActionEnded, Demand, ModelChanged, OutcomeKind, PolicyChanged, Tick
+from trimtab.domain.events import (
+    ActionEnded,
+    Demand,
+    ModelChanged,
+    OutcomeKind,
+    PolicyChanged,
+    Tick,
+)
 
 
 def just_loaded() -> World:
