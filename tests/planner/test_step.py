@@ -343,9 +343,25 @@ def test_a_variant_whose_worker_keeps_dying_is_quarantined() -> None:
     for _ in range(6):
         world.loaded = PARKED
         world.post(WorkerLost(world.now, "fp32", "killed by SIGSEGV"))
-        world.run(3)
+        world.run(12)
 
     assert world.point.variant == "int8"
+
+
+def test_a_variant_whose_workers_die_barren_is_tried_again_after_a_growing_rest() -> None:
+    world = World(policy()).start()
+    starts = []
+    for _ in range(5):
+        lost_s = world.now
+        world.loaded = PARKED
+        before = len(world.decisions)
+        world.post(WorkerLost(world.now, "fp32", "killed by SIGSEGV"))
+        while len(world.decisions) == before:
+            world.run(0.25, 0.25)
+        starts.append(world.decisions[-1].at_s - lost_s)
+        world.run(3)
+
+    assert starts == [0.0, 0.5, 1.0, 2.0, 4.0]
 
 
 def test_a_worker_that_had_worked_is_started_again_however_often_it_is_killed() -> None:

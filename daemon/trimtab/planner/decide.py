@@ -72,6 +72,8 @@ def _from_nothing(
     state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
 ) -> Move | State:
     """Load something: at once, or if parking was decided and nobody waits, once there is room."""
+    if at_s < state.retry_s:
+        return state
     if state.lost_point is not None:
         again = choose.find(judged, state.lost_point)
         if again is not None and not again.reason and again.fit <= Fit.NOW:

@@ -12,6 +12,9 @@ from trimtab.planner.state import Quarantine, State
 BARREN_ALLOWED: Final = 5
 """Workers that die in a row without having produced a token."""
 
+BACKOFF_S: Final = 0.5
+"""Before the second try after a barren worker; twice as long before each further one."""
+
 LOSSES_ALLOWED: Final = 60
 """Workers that die within the window, whatever they had produced."""
 
@@ -32,6 +35,7 @@ def lost(state: State, event: WorkerLost) -> State:
     state = replace(
         state,
         barren={**state.barren, event.variant: barren},
+        retry_s=event.at_s + (BACKOFF_S * 2 ** (barren - 2) if barren > 1 else 0.0),
         point=PARKED,
         parked=False,
         lost_point=state.point if not state.point.parked else state.lost_point,
@@ -54,6 +58,7 @@ def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
     return replace(
         state,
         quarantine={**state.quarantine, variant: entry},
+        retry_s=at_s,  # the next best needs no rest
         losses={**state.losses, variant: ()},
         barren={**state.barren, variant: 0},
     )
