@@ -11,6 +11,7 @@ SETUP := $(VENV)/.setup
 help:
 	@echo "make demo    run trimtab on a real model and squeeze its memory (builds the model once)"
 	@echo "make test    run the tests"
+	@echo "make test-quick  the same without the slow ones"
 	@echo "make lint    run the linters"
 	@echo "make deb     build the package for Debian 12 in dist/"
 	@echo "make test-systemd  install that package under a throw-away systemd and check the service"
@@ -41,6 +42,9 @@ demo: models
 test: setup
 	@echo "test: running the tests on the real engine with the tiny model of tests/tiny"
 	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+test-quick: setup
+	@$(BIN)/python -m pytest -m 'not slow' $(TEST_ARGS)
 
 deb: setup
 	@$(BIN)/python tools/build_deb.py
