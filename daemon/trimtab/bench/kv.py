@@ -10,6 +10,8 @@ ordinary memory.
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import mmap
 import multiprocessing
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -213,15 +215,25 @@ def _decode(variant: VariantSpec, rounds: int, tokens: int) -> list[float]:
     from trimtab.worker.decoder import Place
     from trimtab.worker.kv_cache import KvCache
     from trimtab.worker.kv_decoder import KvDecoder
-    from trimtab.worker.mapping import reserve
+    from trimtab.worker.mapping import Mapping
     from trimtab.worker.variant import read_variant
+
+    class Ordinary(Mapping):
+        """Anonymous memory that Python owns."""
+
+        def __init__(self, size: int) -> None:
+            self._memory = mmap.mmap(-1, size)
+            super().__init__(ctypes.addressof(ctypes.c_char.from_buffer(self._memory)), size)
+
+        def close(self) -> None:
+            """It goes with the process."""
 
     class OrdinaryCache(KvCache):
         """The same cache in anonymous memory."""
 
         def use_ordinary_memory(self) -> None:
             self._mapping.close()
-            self._mapping = reserve(self._mapping.size)
+            self._mapping = Ordinary(self._mapping.size)
 
     facts = read_variant(Path(variant.folder))
     decoder = KvDecoder(facts, 1, 1024, variant.indices_graph)
