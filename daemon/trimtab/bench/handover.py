@@ -156,7 +156,8 @@ def _tight_mib(model: ModelSpec) -> int:
         suite.close()
     largest = max(variant.weights_bytes for variant in model.variants)
     least = min(variant.weights_bytes for variant in model.variants)
-    return int((available - largest - least / 2) / MIB) - 100
+    # What a worker holds beside its weights, and a conversation, come on top.
+    return int((available - largest - least / 2) / MIB) - 180
 
 
 def _setup(model: ModelSpec, carry: str, headroom_mib: int) -> Setup:
