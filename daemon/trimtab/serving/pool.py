@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from trimtab.domain.kv import KvShape
@@ -251,11 +251,6 @@ class Pool:
             self._evict(idle)
         return right
 
-    def trim(self, lease: Lease) -> int:
-        """Give back what a stream has been granted and not used; the grant shrinks with it."""
-        lease.granted = lease.valid
-        return lease.segment.cut(lease.valid)
-
     def close(self) -> None:
         """Give everything back, but what the service manager keeps for the next controller."""
         for idle in [idle for idle in self._idle if idle.kept]:
@@ -278,10 +273,6 @@ class Pool:
             reused_tokens=self._reused_tokens,
             evicted=self._evicted,
         )
-
-    def leases(self) -> Iterable[Lease]:
-        """The streams' claims."""
-        return tuple(self._leases)
 
     # ------------------------------------------------------------ inside
 
