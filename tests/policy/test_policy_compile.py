@@ -324,3 +324,13 @@ def test_a_policy_error_has_every_problem_in_its_message(tmp_path: Path) -> None
     assert caught.value.message.startswith("2 errors in the policy\n")
     assert "admission.queue" in caught.value.message
     assert "kv.share" in caught.value.message
+
+
+def test_a_window_that_would_shift_is_said_to_do_nothing_yet(tmp_path: Path) -> None:
+    shifting = MINIMAL + "\nknobs:\n  context: {window: {shift: true, keep: system_prompt}}\n"
+    result = load_text(shifting, tmp_path)
+    (told,) = result.warnings
+
+    assert result.policy is not None
+    assert told.path == "knobs.context.window"
+    assert "isn't shifted yet" in told.message
