@@ -263,7 +263,7 @@ async def test_a_refusal_has_its_status_and_code(
     assert answer.status_code == status
     assert answer.json()["error"]["code"] == code
     if status == 429:
-        assert answer.headers["retry-after"] == "2"
+        assert answer.headers["retry-after"] == "3"
     if code == "no_model":
         assert "trimtab models build" in answer.json()["error"]["message"]
 

@@ -50,7 +50,7 @@ async def nothing_leaks(gateway: Gateway) -> AsyncIterator[io.StringIO]:
 async def test_malformed_requests_get_honest_answers_and_leave_nothing(
     serve: Callable[..., Any], count: int
 ) -> None:
-    gateway = await serve(read_deadline="300ms")
+    gateway = await serve(read_deadline="300ms", rate=0)
     async with nothing_leaks(gateway):
         statuses = await fuzz([gateway.inference_socket, gateway.control_socket], count)
 
@@ -107,7 +107,7 @@ async def never_finishes(gateway: Gateway) -> None:
 
 async def test_of_200_clients_the_well_behaved_half_is_served(serve: Callable[..., Any]) -> None:
     gateway = await serve(
-        read_deadline="500ms", write_deadline="500ms", idle="500ms", max_connections=250
+        read_deadline="500ms", write_deadline="500ms", idle="500ms", max_connections=250, rate=0
     )
     gateway.inference.events = deltas(*["some text " * 40] * 50)
     bad = [vanishes, reads_a_byte_at_a_time, sends_garbage, never_finishes]

@@ -23,7 +23,7 @@ from trimtab.api.control_bodies import (
     trial_of,
 )
 from trimtab.api.decision_events import DecisionEvents
-from trimtab.api.endpoint import Answer, Endpoint, Handler
+from trimtab.api.endpoint import Answer, Door, Endpoint, Handler
 from trimtab.api.faults import PROBLEM
 from trimtab.api.recording_events import RecordingEvents
 from trimtab.api.status_events import StatusEvents
@@ -41,12 +41,12 @@ _POLICY_BODY_BYTES: Final = 512 * 1024
 _log = get_logger("control")
 
 
-def reading_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+def reading_routes(context: ApiContext, door: Door) -> list[BaseRoute]:
     """Routes that change nothing; they hold no text of anybody's."""
     views = Views(context)
 
     def route(path: str, handler: Handler) -> BaseRoute:
-        return Route(path, Endpoint(handler, PROBLEM, context.metrics, socket), methods=["GET"])
+        return Route(path, Endpoint(handler, PROBLEM, door), methods=["GET"])
 
     return [
         route("/healthz", views.healthz),
@@ -64,12 +64,12 @@ def reading_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
     ]
 
 
-def ordering_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+def ordering_routes(context: ApiContext, door: Door) -> list[BaseRoute]:
     """Routes that change something; each leaves an audit line with the peer."""
     orders = Orders(context)
 
     def route(path: str, handler: Handler, method: str) -> BaseRoute:
-        endpoint = Endpoint(audited(handler), PROBLEM, context.metrics, socket)
+        endpoint = Endpoint(audited(handler), PROBLEM, door)
         return Route(f"{PREFIX}{path}", endpoint, methods=[method])
 
     return [

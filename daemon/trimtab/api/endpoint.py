@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,7 +12,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from trimtab.api.faults import FaultShape, fault_response
 from trimtab.api.protocol import HttpProtocol
-from trimtab.errors import TrimtabError
+from trimtab.api.rate import RateLimit
+from trimtab.domain.clock import Clock
+from trimtab.errors import ServingError, TrimtabError
 from trimtab.telemetry.log import get_logger
 from trimtab.telemetry.metrics import Metrics
 
@@ -31,21 +34,55 @@ CLIENT_GONE: int = 499
 """What nginx counts where the client left before the answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the routes of one socket share.
+
+    Attributes:
+        name: ``inference``, ``control`` or ``tcp``; answers are counted under it.
+        metrics: Where answers are counted.
+        rate: How many requests a user may send.
+        clock: The daemon's clock.
+    """
+
+    name: str
+    metrics: Metrics
+    rate: RateLimit
+    clock: Clock
+
+    def admit(self, connection: HttpProtocol) -> None:
+        """Take a request in.
+
+        What no route takes (404, a missing token) isn't counted: it costs no more than a refusal.
+
+        Raises:
+            ServingError: Its user has sent too many.
+        """
+        user = connection.peer.uid if connection.peer else None
+        wait_s = self.rate.wait_s(user, self.clock.monotonic_s())
+        if wait_s > 0:
+            raise ServingError(
+                "You send more requests a second than one user may.",
+                status=429,
+                retry_after_s=wait_s,
+                hint="`rate` and `burst` in [api] say how many.",
+                code="rate_limited",
+            )
+
+
 class Endpoint:
     """A route's handler as an ASGI application.
 
     Args:
         handler: Makes the answer, or raises a `TrimtabError`.
         shape: How errors are written.
-        metrics: Where answers are counted.
-        socket: Name of the socket, for the count.
+        door: What the routes of its socket share.
     """
 
-    def __init__(self, handler: Handler, shape: FaultShape, metrics: Metrics, socket: str) -> None:
+    def __init__(self, handler: Handler, shape: FaultShape, door: Door) -> None:
         self._handler = handler
         self._shape = shape
-        self._metrics = metrics
-        self._socket = socket
+        self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. The task is cancelled as soon as the client is gone.
@@ -65,7 +102,7 @@ class Endpoint:
             await send(message)
 
         try:
-            answer = await self._answer(Request(scope, receive, send))
+            answer = await self._answer(Request(scope, receive, send), connection)
             status = answer.status_code
             await answer(scope, receive, send_to_client)
         except ClientDisconnect:
@@ -80,10 +117,11 @@ class Endpoint:
                 task.uncancel()
         finally:
             connection.forget(leave)
-            self._metrics.answered(self._socket, status)
+            self._door.metrics.answered(self._door.name, status)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request, connection: HttpProtocol) -> Answer:
         try:
+            self._door.admit(connection)
             return await self._handler(request)
         except TrimtabError as error:
             return fault_response(self._shape, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http
+import math
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -101,7 +102,7 @@ def fault_response(shape: FaultShape, error: TrimtabError) -> Response:
     """The answer for an error."""
     headers = {}
     if isinstance(error, ServingError) and error.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
     status = status_of(error)
     if status == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         headers["connection"] = "close"

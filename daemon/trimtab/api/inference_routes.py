@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trimtab.api.context import ApiContext
-from trimtab.api.endpoint import Answer, Endpoint, Handler
+from trimtab.api.endpoint import Answer, Door, Endpoint, Handler
 from trimtab.api.faults import OPENAI
 from trimtab.api.generation import Dialect, Generation
 from trimtab.api.openai_answers import ChatAnswer, CompletionAnswer
@@ -17,14 +17,14 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import RequestError
 
 
-def inference_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+def inference_routes(context: ApiContext, door: Door) -> list[BaseRoute]:
     """``/v1/…``, for one socket."""
     chat = Generation(context, Dialect(ChatBody, chat_wish, ChatAnswer))
     completion = Generation(context, Dialect(CompletionBody, completion_wish, CompletionAnswer))
     models = Models(context)
 
     def route(path: str, handler: Handler, method: str) -> BaseRoute:
-        endpoint = Endpoint(handler, OPENAI, context.metrics, socket)
+        endpoint = Endpoint(handler, OPENAI, door)
         return Route(path, endpoint, methods=[method])
 
     return [

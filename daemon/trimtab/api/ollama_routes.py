@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from trimtab import __version__
 from trimtab.api.bodies import decode, read_body
 from trimtab.api.context import ApiContext
-from trimtab.api.endpoint import Answer, Endpoint, Handler
+from trimtab.api.endpoint import Answer, Door, Endpoint, Handler
 from trimtab.api.faults import OLLAMA
 from trimtab.api.generation import Dialect, Generation
 from trimtab.api.ollama_answers import OllamaChatAnswer, OllamaGenerateAnswer
@@ -28,7 +28,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import RequestError
 
 
-def ollama_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
+def ollama_routes(context: ApiContext, door: Door) -> list[BaseRoute]:
     """``/api/…``, for one socket."""
     views = OllamaViews(context)
     chat = Generation(context, Dialect(OllamaChatBody, ollama_chat_wish, OllamaChatAnswer))
@@ -37,7 +37,7 @@ def ollama_routes(context: ApiContext, socket: str) -> list[BaseRoute]:
     )
 
     def route(path: str, handler: Handler, method: str) -> BaseRoute:
-        endpoint = Endpoint(handler, OLLAMA, context.metrics, socket)
+        endpoint = Endpoint(handler, OLLAMA, door)
         return Route(path, endpoint, methods=[method])
 
     return [

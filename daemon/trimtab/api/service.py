@@ -15,10 +15,12 @@ from starlette.applications import Starlette
 from trimtab.api.app import application
 from trimtab.api.context import ApiContext, priorities_by_uid
 from trimtab.api.control_routes import ordering_routes, reading_routes
+from trimtab.api.endpoint import Door
 from trimtab.api.faults import OPENAI, PROBLEM, FaultShape, refusal
 from trimtab.api.inference_routes import inference_routes
 from trimtab.api.ollama_routes import ollama_routes
 from trimtab.api.protocol import Limits, Refusal
+from trimtab.api.rate import RateLimit
 from trimtab.api.server import HttpServer
 from trimtab.api.sockets import Listener, activated, listen_unix, passed_by_systemd
 from trimtab.api.status_metrics import StatusCollector
@@ -116,9 +118,11 @@ class ApiService:
         self._inference = HttpServer(
             _open_application(context, "inference"), limits, clock, _refuse(OPENAI)
         )
+        control_door = _door(context, "control")
         self._control = HttpServer(
             application(
-                reading_routes(context, "control") + ordering_routes(context, "control"), PROBLEM
+                reading_routes(context, control_door) + ordering_routes(context, control_door),
+                PROBLEM,
             ),
             limits,
             clock,
@@ -168,12 +172,19 @@ class ApiService:
 
 def _open_application(context: ApiContext, socket: str) -> Starlette:
     """The application of a socket that gives answers and shows state, and takes no orders."""
+    door = _door(context, socket)
     routes = [
-        *inference_routes(context, socket),
-        *ollama_routes(context, socket),
-        *reading_routes(context, socket),
+        *inference_routes(context, door),
+        *ollama_routes(context, door),
+        *reading_routes(context, door),
     ]
     return application(routes, OPENAI)
+
+
+def _door(context: ApiContext, socket: str) -> Door:
+    limits = context.limits
+    rate = RateLimit(limits.rate_per_second, limits.burst)
+    return Door(socket, context.metrics, rate, context.clock)
 
 
 def _limits(api: ApiConfig) -> Limits:

@@ -41,4 +41,4 @@ def _default(field: FieldSpec) -> str:
         return f'`"{format_quantity(value, field.unit)}"`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{value}`" if isinstance(value, int) else f'`"{value}"`'
+    return f"`{value:g}`" if isinstance(value, int | float) else f'`"{value}"`'

@@ -162,6 +162,20 @@ class ApiConfig(Section):
     max_connections: int = Field(
         256, ge=2, le=65536, description="Open connections of one socket; more get 503."
     )
+    rate_per_second: float = Field(
+        100.0,
+        alias="rate",
+        ge=0,
+        le=1_000_000,
+        description="Requests a second that a user may send to one socket in the long run; more "
+        "get 429. 0: any number.",
+    )
+    burst: int = Field(
+        200,
+        ge=1,
+        le=1_000_000,
+        description="Requests that a user may send at once after a pause.",
+    )
     read_deadline_s: Seconds = Field(
         30.0,
         alias="read_deadline",
