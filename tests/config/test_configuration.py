@@ -215,6 +215,10 @@ def test_a_misspelt_variable_is_a_warning_with_a_suggestion() -> None:
     )
 
 
+def test_the_daemons_own_variables_are_none_of_its_users_mistakes() -> None:
+    assert load(TRIMTAB_WORKERS_GROUP="/sys/fs/cgroup/x/workers").warnings == ()
+
+
 def test_numbers_from_files_become_custom_signals(tmp_path: Path) -> None:
     file = write(
         tmp_path,

@@ -177,6 +177,13 @@ def at_memory_high_the_daemon_steps_down_by_itself() -> None:
     limit("MemoryHigh", "infinity")
 
 
+def oom_lines() -> str:
+    """What the kernel's OOM killer looked at."""
+    said = command("dmesg", check=False).stdout.splitlines()
+    wanted = re.compile(r"oom|Killed process|Memory cgroup|\[ *\d+\] +\d+ +\d+ ")
+    return "\n".join([line for line in said if wanted.search(line)][-40:])
+
+
 STEPS: list[Callable[[], None]] = [
     the_service_starts_in_a_machine_with_limits,
     the_controller_is_protected,
@@ -204,7 +211,7 @@ def main() -> int:
                 text=True,
                 check=False,
             )
-            print(said.stdout, flush=True)
+            print(said.stdout, oom_lines(), flush=True)
         else:
             print(f"ok   {name} ({time.monotonic() - began_s:.0f} s)", flush=True)
     print(f"{len(STEPS) - failed} passed, {failed} failed", flush=True)

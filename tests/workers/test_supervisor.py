@@ -91,6 +91,22 @@ async def test_a_worker_is_ready_when_it_says_so_however_slowly(launch: Launch) 
     assert supervisor.workers == ()
 
 
+async def test_a_worker_is_the_kernels_first_victim_before_it_has_done_anything(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "LOAD_TIMEOUT_MIN_S", 0.5)
+    supervisor, _ = supervised("never_ready")
+    before = children()
+    starting = asyncio.create_task(supervisor.start(launch, 0.01))
+    await until(lambda: bool(children() - before))
+    (child,) = children() - before
+    score = Path(f"/proc/{child}/oom_score_adj").read_text().strip()
+    with pytest.raises(LoadError):
+        await starting
+
+    assert score == "1000"
+
+
 async def test_a_load_that_takes_too_long_is_ended(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,13 @@ from trimtab.errors import ConfigError
 MAX_FILE_BYTES: Final = 256 * 1024
 
 # Variables with our prefix that are no keys of the configuration.
-_OTHER_VARIABLES: Final = frozenset({"TRIMTAB_CONFIG", "TRIMTAB_COMPLETE"})
+_OTHER_VARIABLES: Final = frozenset(
+    {
+        "TRIMTAB_CONFIG",
+        "TRIMTAB_COMPLETE",
+        "TRIMTAB_WORKERS_GROUP",  # the daemon's own, for its workers: `runtime.control_group`
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def lock_memory() -> str:
 
 
 def avoid_oom_killer(proc_root: Path) -> str:
-    """Take ourselves out of the OOM killer's way; workers put themselves in it.
+    """Take ourselves out of the OOM killer's way; workers are put in it when they are started.
 
     Under systemd OOMScoreAdjust= has done it already.
 

@@ -1,8 +1,7 @@
 """A worker process: ``python -m trimtab.worker --fd N``, started by the controller.
 
 It never outlives the controller: the kernel kills it when its parent ends, and the end of its
-channel is the second signal. It is the kernel's preferred victim when memory runs out, since the
-controller can bring its streams back.
+channel is the second signal.
 """
 
 from __future__ import annotations
@@ -63,15 +62,11 @@ def _serve(channel: Channel) -> int:
 
 
 def _tie_to_parent(connection: socket.socket) -> bool:
-    """Die with the parent, and be killed before it; False if the parent is gone already."""
+    """Die with the parent; False if it is gone already."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
-    try:
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    except OSError:
-        pass  # a sandbox may forbid it; the worker is still the largest process
     _join_group(os.environ.get(WORKERS_GROUP_VARIABLE, ""))
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")

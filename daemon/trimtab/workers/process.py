@@ -15,12 +15,14 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from trimtab.errors import WorkerError
 
 STDERR_LINES: Final = 20
 STDERR_LINE_BYTES: Final = 2000
+_FIRST_VICTIM: Final = "1000"
 
 
 class ChildProcess:
@@ -95,6 +97,17 @@ class ChildProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
             except ProcessLookupError:
                 pass  # it has ended and is about to be reaped
+
+    def be_first_victim(self) -> None:
+        """When memory runs out, the kernel is to take the child before anybody else.
+
+        A child begins with our own score, and ours is as low as it can be: until it had raised its
+        score itself, the kernel would take us, since we are larger.
+        """
+        try:
+            Path(f"/proc/{self.pid}/oom_score_adj").write_text(_FIRST_VICTIM, encoding="ascii")
+        except OSError:
+            pass  # a sandbox may forbid it; a worker with its weights is still the largest process
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the end; False if the child lives on after ``timeout_s``."""

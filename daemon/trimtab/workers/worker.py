@@ -151,6 +151,7 @@ class Worker:
             raise
         finally:
             theirs.close()
+        self._process.be_first_victim()  # its streams can be brought back
         self._channel = Channel(ours, self._on_message, self._on_close)
         name, draft = self.variant.name, self.launch.draft
         try:
