@@ -181,6 +181,7 @@ def a_point(variant: str, *, in_force: bool = False, reason: str = "") -> dict[s
         "predicted": {"memory_bytes": 123_000_000, "decode_tps": 41.5, "quality_ratio": 0.99},
         "in_force": in_force,
         "reason": reason,
+        "passed_over": "",
     }
 
 

@@ -61,12 +61,15 @@ def rows(**values: float | None) -> tuple[SignalRow, ...]:
 
 
 def some_points() -> tuple[Any, ...]:
-    def one(variant: str, context: int, quality: float, reason: str, in_force: bool) -> Any:
+    def one(
+        variant: str, context: int, quality: float, reason: str, in_force: bool, passed: str = ""
+    ) -> Any:
         return {
             "point": {"variant": variant, "context": context},
             "predicted": {"memory_bytes": 123 * MIB, "decode_tps": 41.5, "quality_ratio": quality},
             "in_force": in_force,
             "reason": reason,
+            "passed_over": passed,
         }
 
     out = "it needs 600 MiB and would leave 100 MiB, under the headroom of 512 MiB"
@@ -75,7 +78,7 @@ def some_points() -> tuple[Any, ...]:
             one("fp32", 2048, 1.0, out, False),
             one("fp32", 1024, 1.0, out, False),
             one("int8", 2048, 0.996, "", True),
-            one("int4", 2048, 0.7, "", False),
+            one("int4", 2048, 0.7, "", False, "has to last 30 s (dwell), 12 s to go"),
         ]
     )
 
@@ -128,7 +131,7 @@ def test_a_small_terminal_shows_the_essentials() -> None:
     assert "▶ int8" in told
     assert "× fp32" in told
     assert "it needs 600 MiB" in told
-    assert "int4" in told
+    assert "has to last 30 s (dwell), 12 s" in told
     assert "Stepped down from int8 to int4" in told
     assert "memory*" in told
     assert told.count("●") == 1

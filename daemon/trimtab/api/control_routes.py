@@ -152,7 +152,7 @@ class Views:
         return _json({"signals": self._control.signals()})
 
     async def points(self, request: Request) -> Answer:
-        """Every operating point, with its prediction and why it is in or out."""
+        """Every operating point, with its prediction and why it is out or passed over."""
         return _json({"points": self._control.points()})
 
     async def policy(self, request: Request) -> Answer:

@@ -116,7 +116,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
         parameters=(_query("every", type="number", minimum=0.1, maximum=60, default=1),),
     ),
     f"GET {_PREFIX}/signals": _control("The last snapshot.", answers.SIGNALS),
-    f"GET {_PREFIX}/points": _control("Operating points, in or out.", answers.POINTS),
+    f"GET {_PREFIX}/points": _control(
+        "Operating points, and why each isn't in force.", answers.POINTS
+    ),
     f"GET {_PREFIX}/policy": _control("The policy in force.", PolicyView),
     f"GET {_PREFIX}/policies": _control(
         "Policies that can be used, and what is wrong with the others.", answers.POLICIES

@@ -1,4 +1,4 @@
-"""`trimtab points`: every operating point, what is expected of it, and why it is in or out."""
+"""`trimtab points`: every operating point, what is expected of it, and why it isn't in force."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD = ("", "point", "memory", "tokens/s", "quality", "")
 @json_option
 @click.pass_context
 def points(ctx: click.Context, everything: bool, as_json: bool) -> None:
-    """List operating points with what is expected of each, and why it is in or out."""
+    """List operating points with what is expected of each, and why it isn't in force."""
     with connect(loaded(ctx)) as client:
         found = client.get(f"{PREFIX}/points")["points"]
     if as_json:
@@ -45,7 +45,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
         size(predicted["memory_bytes"]),
         "?" if decode is None else f"{decode:.0f}",
         f"{predicted['quality_ratio']:.3f}",
-        one["reason"],
+        one["reason"] or one["passed_over"],
     )
 
 

@@ -19,7 +19,7 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "top": ("top", "top", "Show everything live on one screen, with the triangle."),
     "why": ("decisions", "why", "Explain the last decision, or any, in sentences."),
     "decisions": ("decisions", "decisions", "List decisions, or follow them as they are made."),
-    "points": ("points", "points", "List operating points, and why each is in or out."),
+    "points": ("points", "points", "List operating points, and why each isn't in force."),
     "signals": ("signals", "signals", "Show signals live, and which rules look at each."),
     "push": ("push", "push", "Tell the daemon a value of your own, as a signal."),
     "chat": ("chat", "chat", "Chat with the model; works in pipes too."),

@@ -101,7 +101,7 @@ def stream_line(status: StatusView, history: History, width: int) -> Text:
 def total_line(status: StatusView) -> Text:
     """What was counted since the start."""
     told = f"{status.requests_total} requests, {status.tokens_total} tokens"
-    told += f", {status.switches_total} switches"
+    told += f", {status.switches_total} switch{'es' if status.switches_total != 1 else ''}"
     line = Text(told)
     if status.restarts_total:
         line.append(f", {status.restarts_total} worker restarts", style="yellow")
@@ -255,7 +255,10 @@ def _point(one: PointRow, here: PointRow | None, name: int) -> Text:
     )
     if one.in_force:
         return line.append(f"in force{_extras(one.point)}", style="green")
-    return line.append(one.reason or f"can be taken: {_apart(one, here)}")
+    line.append(one.reason or one.passed_over)
+    if not one.reason and here is not None and (apart := _apart(one, here)):
+        line.append(f"; would bring {apart}" if one.passed_over else apart, style="dim")
+    return line
 
 
 def _extras(point: OperatingPoint) -> str:
@@ -266,10 +269,8 @@ def _extras(point: OperatingPoint) -> str:
     return "".join(f", {part}" for part in parts)
 
 
-def _apart(one: PointRow, here: PointRow | None) -> str:
-    """What it would give and take against the point in force."""
-    if here is None:
-        return "nothing is loaded now"
+def _apart(one: PointRow, here: PointRow) -> str:
+    """What it would give and take against the point in force; empty if nothing."""
     quality = one.predicted.quality_ratio - here.predicted.quality_ratio
     memory = one.predicted.memory_bytes - here.predicted.memory_bytes
     parts = []
@@ -287,7 +288,7 @@ def _apart(one: PointRow, here: PointRow | None) -> str:
         parts.append(f"pace {one.point.pace_ratio:.0%}")
     if one.point.threads != here.point.threads:
         parts.append(f"{one.point.threads} threads")
-    return ", ".join(parts) or "the same in all that is measured"
+    return ", ".join(parts)
 
 
 def decision_lines(

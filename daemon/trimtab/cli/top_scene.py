@@ -58,12 +58,16 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """One operating point as the API lists it; ``reason`` says why it is out."""
+    """One operating point as the API lists it.
+
+    ``reason`` says why it is out, ``passed_over`` why another is in force though it isn't out.
+    """
 
     point: OperatingPoint
     predicted: Expected
     in_force: bool
     reason: str
+    passed_over: str = ""
 
 
 @dataclass(frozen=True, slots=True)

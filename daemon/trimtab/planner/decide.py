@@ -11,8 +11,9 @@ from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.foresight import trend_bytes_s
-from trimtab.planner.plan import Move, carry_out, needs_worker
+from trimtab.planner.plan import Move, carry_out
 from trimtab.planner.relief import idle_bytes
+from trimtab.planner.standing import waits_for
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy, TemperatureLimit
@@ -231,17 +232,7 @@ def _when_it_has_lasted(
     """Step up once a better point has been there for long enough; remember since when."""
     since_s = state.better_since_s if state.better is not None else at_s
     waiting = replace(state, better=target.point, better_since_s=since_s)
-    stability = policy.stability
-    # What pays was found over many requests: it has lasted already.
-    is_home = state.queue.home == target.point.variant != state.point.variant
-    wait_s = max(0.0 if is_home else stability.dwell_s, state.up_wait_s)
-    handover = needs_worker(state.point, target.point)
-    too_soon = (
-        at_s - since_s < wait_s
-        or at_s - state.changed_s < max(stability.dwell_s, stability.cooldown_s)
-        or (handover and len(state.handovers) >= stability.switches_per_hour)
-    )
-    if too_soon:
+    if waits_for(state, policy, target, since_s, at_s):
         return waiting
     available = situation(state).available_bytes
     limit = policy.memory

@@ -17,6 +17,7 @@ from trimtab.domain.readings import Snapshot, Unit
 from trimtab.errors import RequestError
 from trimtab.planner.assess import assess, pinned_knobs
 from trimtab.planner.choose import why_out
+from trimtab.planner.standing import passed_over
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.daemon import Daemon
@@ -230,21 +231,24 @@ class Overview:
         ]
 
     def points(self) -> Sequence[dict[str, Any]]:
-        """Every operating point with its prediction and why it is in or out."""
+        """Every operating point with its prediction, and why it is out or passed over."""
         controller = self._daemon.controller
         state, policy = controller.state, controller.policy
         if state.model is None:
             return []
         bounds = combine(state.rules.verdicts, policy.knobs).knobs
         now = self._daemon.clock.monotonic_s()
+        judged = assess(state, policy, bounds, state.model, now)
+        passed = passed_over(state, policy, judged, now)
         return [
             {
                 "point": msgspec.to_builtins(_point(one.point)),
                 "predicted": msgspec.to_builtins(one.predicted),
                 "in_force": one.point == state.point,
                 "reason": why_out(one, policy),
+                "passed_over": passed.get(one.point, ""),
             }
-            for one in assess(state, policy, bounds, state.model, now)
+            for one in judged
         ]
 
     def decisions(self, limit: int) -> Sequence[dict[str, Any]]:

@@ -114,7 +114,7 @@ class Control(Protocol):
         """The last snapshot."""
 
     def points(self) -> Sequence[dict[str, Any]]:
-        """Every operating point with its prediction and why it is in or out."""
+        """Every operating point with its prediction, and why it is out or passed over."""
 
     def decisions(self, limit: int) -> Sequence[dict[str, Any]]:
         """The newest decision records (see telemetry.journal), oldest first."""
