@@ -195,6 +195,7 @@ class FakeControl:
             SignalView("temperature.max", None, "celsius", "absent", "no zone", 0.2),
         ]
         self.records = [a_record(number) for number in range(1, 4)]
+        self.values: list[dict[str, Any]] = []
         self.orders: list[tuple[Any, ...]] = []
         self.refuse: TrimtabError | None = None
         self.live: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -233,7 +234,11 @@ class FakeControl:
     async def policy_values(self, name: str) -> dict[str, Any]:
         if name != "balanced":
             raise PolicyError(f"there is no policy {name!r}")
-        return {"name": name, "values": []}
+        return {"name": name, "revision": self.now.policy.revision, "values": []}
+
+    def policy_in_force(self) -> dict[str, Any]:
+        view = self.now.policy
+        return {"name": view.name, "revision": view.revision, "values": self.values}
 
     async def check_policy(self, text: str) -> dict[str, Any]:
         return {"sound": text.startswith("version"), "problems": []}

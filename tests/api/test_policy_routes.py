@@ -11,12 +11,15 @@ async def test_policies_are_listed_and_shown(gateway: Gateway) -> None:
     async with gateway.client(gateway.control_socket) as client:
         library = await client.get(f"{V1}/policies")
         one = await client.get(f"{V1}/policies/balanced")
+        orders = await client.get(f"{V1}/policy/values")
         none = await client.get(f"{V1}/policies/nowhere")
     async with gateway.client(gateway.inference_socket) as client:
         trial = await client.get(f"{V1}/trial")
+        reads = await client.get(f"{V1}/policy/values")
 
     assert library.json()["policies"][0]["name"] == "balanced"
-    assert one.json() == {"name": "balanced", "values": []}
+    assert one.json() == {"name": "balanced", "revision": "abc123def456", "values": []}
+    assert orders.json() == reads.json() == one.json()
     assert none.status_code == 422
     assert none.json()["code"] == "policy_invalid"
     assert trial.json() == {"trial": None}

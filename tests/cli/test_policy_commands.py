@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from ruamel.yaml import YAML
 
-from api_fakes import a_trial
+from api_fakes import a_trial, replace_policy
 from trimtab.cli.policy_trial import report_text
 from trimtab.policy.shelf import policy_files, shipped_folder
+from trimtab.runtime.policy_library import show_values
 
 # pytest imports every conftest under one name, so the command is run through the fixture.
 Run = Callable[..., Any]
@@ -75,7 +78,7 @@ def test_check_of_a_missing_folder_or_name_is_one_clear_error(trimtab: Run, fold
 def test_show_gives_every_value_its_origin_and_is_a_policy_itself(
     trimtab: Run, folder: Path, tmp_path: Path
 ) -> None:
-    told = trimtab("policy", "show")
+    told = trimtab("policy", "show", "mine")
     copy = tmp_path / "mine.yaml"
     copy.write_text(told.out)
 
@@ -179,3 +182,60 @@ def test_a_trials_report_reads_well() -> None:
     assert "elsewhere for 2min (20%)" in text
     assert "10s to 130s: int4, 4096 tokens instead of int8, 4096 tokens (300 MiB" in text
     assert "400MiB" in text
+
+
+def served(gateway: Any, **view: Any) -> None:
+    """Let the gateway's daemon go by `mine` as it is on disk."""
+    folder = Path(os.environ["TRIMTAB_POLICIES"])
+    told = show_values("mine", folder, None, {})
+    gateway.control.values = told["values"]
+    policy = replace_policy(gateway.control.now.policy, name="mine", **view)
+    gateway.control.now = msgspec.structs.replace(gateway.control.now, policy=policy)
+
+
+def test_show_without_a_name_shows_what_the_daemon_goes_by_not_what_the_file_says_now(
+    trimtab: Run, folder: Path, gateway: Any, tmp_path: Path
+) -> None:
+    served(gateway)
+    (folder / "base.yaml").write_text(BASE.replace("1s", "7s"))
+
+    told = trimtab("policy", "show")
+    copy = tmp_path / "mine.yaml"
+    copy.write_text(told.out)
+
+    assert told.out.startswith("# In force: mine, revision abc123def456.\n")
+    assert "ttft_p95: 1s" in told.out
+    assert "ttft_p95: 7s" in trimtab("policy", "show", "mine").out
+    assert trimtab("policy", "check", str(copy)).code == 0
+
+
+def test_show_says_that_the_file_is_bad_and_that_another_policy_is_configured(
+    trimtab: Run, folder: Path, gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(gateway, stale=True, error="1 error in the policy\nmine.yaml:3: no")
+    monkeypatch.setenv("TRIMTAB_POLICY", "base")
+
+    told = trimtab("policy", "show")
+    as_json = json.loads(trimtab("policy", "show", "--json").out)
+
+    assert "# Its file says otherwise and is bad (1 error in the policy), so" in told.out
+    assert "# The configuration names base; a schedule or `trimtab policy use` chose" in told.out
+    assert as_json["in_force"] is True
+    assert len(as_json["notes"]) == 4
+    assert as_json["values"][0] == {
+        "path": ["version"],
+        "text": "1",
+        "origin": f"{folder}/mine.yaml:1",
+    }
+
+
+def test_show_without_a_daemon_says_that_it_is_the_configured_policy(
+    trimtab: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_SOCKETS_FOLDER", str(tmp_path / "nobody"))
+
+    told = trimtab("policy", "show")
+
+    assert told.code == 0
+    assert told.out.startswith("# No daemon runs: this is mine, the policy that the configuration")
+    assert "name: mine" in told.out

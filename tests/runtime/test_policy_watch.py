@@ -189,6 +189,43 @@ async def test_a_swapped_folder_is_noticed(place: Place) -> None:
         await until(lambda: place.contexts == [2048])
 
 
+def context_in_force(watch: PolicyWatch) -> str:
+    """``floor.context`` as the watch tells it, with the policy's name."""
+    told = watch.values_in_force()
+    text = next(one["text"] for one in told["values"] if one["path"] == ["floor", "context"])
+    return f"{told['name']} {text}"
+
+
+async def test_what_is_told_of_the_policy_in_force_is_what_counts_not_what_the_file_says(
+    place: Place,
+) -> None:
+    place.write(place.sound())
+    watch = place.watch()
+
+    async with running(watch):
+        place.write(BAD)
+        await until(lambda: watch.view().stale)
+        bad = context_in_force(watch)
+        place.write(place.sound(2048))
+        await until(lambda: not watch.view().stale)
+
+    assert bad == "mine 1024"
+    assert context_in_force(watch) == "mine 2048"
+    assert watch.values_in_force()["revision"] == watch.view().revision
+
+
+def test_after_a_start_from_the_last_good_policy_its_values_can_be_told(place: Place) -> None:
+    place.write(place.sound())
+    revision = place.watch().load(None).revision
+    place.write(BAD)
+
+    again = place.watch()
+    again.load(None)
+
+    assert context_in_force(again) == "mine 1024"
+    assert again.values_in_force()["revision"] == revision
+
+
 async def test_a_bad_file_leaves_the_good_policy_in_force_and_says_so(place: Place) -> None:
     place.write(place.sound())
     watch = place.watch()
@@ -444,7 +481,10 @@ def test_a_start_in_the_middle_of_a_span_begins_with_its_policy(place: Place) ->
     place.write(place.sound(2048, "night"), "night")
     place.clock.wall = _at("2026-03-02 03:00:00")
 
-    assert place.watch().load(None).name == "night"
+    watch = place.watch()
+
+    assert watch.load(None).name == "night"
+    assert context_in_force(watch) == "night 2048"
 
 
 async def test_a_clock_out_of_its_mind_puts_no_schedule_in_force(place: Place) -> None:

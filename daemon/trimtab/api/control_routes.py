@@ -57,6 +57,7 @@ def reading_routes(context: ApiContext, door: Door) -> list[BaseRoute]:
         route(f"{PREFIX}/signals", views.signals),
         route(f"{PREFIX}/points", views.points),
         route(f"{PREFIX}/policy", views.policy),
+        route(f"{PREFIX}/policy/values", views.policy_values),
         route(f"{PREFIX}/trial", views.trial),
         route(f"{PREFIX}/decisions", views.decisions),
         route(f"{PREFIX}/decisions/stream", views.decision_stream),
@@ -158,6 +159,10 @@ class Views:
     async def policy(self, request: Request) -> Answer:
         """The policy in force."""
         return _json(self._control.status().policy)
+
+    async def policy_values(self, request: Request) -> Answer:
+        """The policy in force as it counts, each value with where it comes from."""
+        return _json(self._control.policy_in_force())
 
     async def trial(self, request: Request) -> Answer:
         """The report of the last trial of a policy, or of the one that runs."""

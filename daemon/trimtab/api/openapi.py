@@ -120,12 +120,15 @@ OPERATIONS: Final[dict[str, Operation]] = {
         "Operating points, and why each isn't in force.", answers.POINTS
     ),
     f"GET {_PREFIX}/policy": _control("The policy in force.", PolicyView),
+    f"GET {_PREFIX}/policy/values": _control(
+        "The policy in force as it counts, each value with its source.", answers.POLICY_VALUES
+    ),
     f"GET {_PREFIX}/policies": _control(
         "Policies that can be used, and what is wrong with the others.", answers.POLICIES
     ),
     f"GET {_PREFIX}/policies/{{name}}": _control(
         "A policy as it counts, each value with its source.",
-        answers.PLAIN_OBJECT,
+        answers.POLICY_VALUES,
         parameters=(
             {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}},
         ),

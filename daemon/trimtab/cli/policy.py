@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from trimtab.cli.settings import json_option, loaded, print_json, styled
+from trimtab.config.load import Loaded
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import UsageError
+
+if TYPE_CHECKING:
+    from trimtab.policy.effective import EffectiveValue
 
 EXIT_FAILED: Final = 1
 
@@ -83,18 +86,21 @@ def check(
 def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Show a policy as it counts: every value, and the file and line that it comes from.
 
-    Without NAME, the policy that the configuration names. What is printed is a policy itself.
+    Without NAME, the one that is in force in the running daemon, and a note if its file or the
+    configuration says otherwise; if no daemon runs, the policy that the configuration names. What
+    is printed is a policy itself.
     """
+    from trimtab.cli.policy_show import from_files, in_force
     from trimtab.policy.effective import show_policy
 
-    config = loaded(ctx).config
-    values = _effective(name or config.policy, config.policies)
+    settings = loaded(ctx)
+    shown = from_files(name, settings) if name else in_force(settings)
     if as_json:
-        print_json(
-            [{"path": list(one.path), "text": one.text, "origin": one.origin} for one in values]
-        )
+        print_json(shown)
         return
-    click.echo(show_policy(values), nl=False)
+    for note in shown.notes:
+        click.echo(styled(f"# {note}", dim=True))
+    click.echo(show_policy(shown.effective()), nl=False)
 
 
 @policy.command(short_help="Compare two policies by what counts.")
@@ -109,8 +115,8 @@ def diff(ctx: click.Context, before: str, after: str, as_json: bool) -> None:
     """
     from trimtab.policy.effective import differences
 
-    folder = loaded(ctx).config.policies
-    changes = differences(_effective(before, folder), _effective(after, folder))
+    settings = loaded(ctx)
+    changes = differences(_effective(before, settings), _effective(after, settings))
     if as_json:
         print_json([asdict(change) for change in changes])
     elif not changes:
@@ -195,7 +201,7 @@ def trial(
     if name is not None:
         from trimtab.policy.effective import show_policy
 
-        text = show_policy(_effective(name, loaded(ctx).config.policies))
+        text = show_policy(_effective(name, loaded(ctx)))
     report = run_trial(loaded(ctx), text, duration, detach=detach, stop=stop)
     if as_json:
         print_json(report)
@@ -260,15 +266,10 @@ def _check_one(path: str, folder: Path, model: ModelSpec | None) -> dict[str, An
     return {path: result}
 
 
-def _effective(name: str, folder: Path) -> tuple[Any, ...]:
-    from trimtab.policy.effective import effective_values
-    from trimtab.policy.load import load_policy
+def _effective(name: str, settings: Loaded) -> tuple[EffectiveValue, ...]:
+    from trimtab.cli.policy_show import from_files
 
-    result = load_policy(name, folder, catalog_variants=None)
-    found = result.require()
-    if result.document is None:
-        raise UsageError(f"{name} can't be read")
-    return effective_values(found, result.document)
+    return from_files(name, settings).effective()
 
 
 def _print_results(results: dict[str, Any]) -> None:

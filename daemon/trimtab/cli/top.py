@@ -57,7 +57,7 @@ def _print_json(settings: Loaded) -> None:
     with connect(settings) as client:
         answers = ask(client)
         view = msgspec.convert(answers.status["policy"], PolicyView)
-        scene = scene_of(answers, policy_in_force(client, view, settings), 0.0)
+        scene = scene_of(answers, policy_in_force(client, view), 0.0)
     told = msgspec.to_builtins(answers)
     print_json({"triangle": where(scene), **told})
 
@@ -74,7 +74,7 @@ def _print_once(settings: Loaded, console: Console) -> None:
     with connect(settings) as client:
         answers = ask(client)
         view = msgspec.convert(answers.status["policy"], PolicyView)
-        policy = policy_in_force(client, view, settings)
+        policy = policy_in_force(client, view)
         past.add(scene_of(answers, policy, 1.0))
         time.sleep(_SECOND_LOOK_S)  # rates need a second look
         scene = scene_of(ask(client), policy, 2.0)

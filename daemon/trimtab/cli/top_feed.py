@@ -15,7 +15,6 @@ from trimtab.config.load import Loaded
 from trimtab.domain.clock import Clock
 from trimtab.errors import TrimtabError
 from trimtab.policy.compiled import Policy
-from trimtab.policy.load import load_policy
 from trimtab.serving.control import PolicyView, StatusView
 
 PERIOD_S: Final = 1.0
@@ -60,25 +59,10 @@ def scene_of(answers: Answers, policy: Policy | None, at_s: float) -> Scene:
         )
 
 
-def policy_in_force(client: Client, view: PolicyView, settings: Loaded) -> Policy | None:
-    """The policy's values: from the daemon, else from a file here that is the same.
-
-    Only the control socket tells them. None if neither has this revision, as when the file on
-    disk is bad and the last good policy holds.
-    """
-    try:
-        told = client.get(f"{PREFIX}/policies/{view.name}")
-    except TrimtabError:
-        told = None
-    if told is not None and told.get("revision") == view.revision:
-        policy = policy_of(told["values"])
-    else:
-        try:
-            policy = load_policy(view.name, settings.config.policies, catalog_variants=None).policy
-        except TrimtabError:
-            policy = None
-        if policy is not None and policy.revision != view.revision:
-            policy = None
+def policy_in_force(client: Client, view: PolicyView) -> Policy | None:
+    """The policy's values as the daemon tells them; None if they are of another one by now."""
+    told = client.get(f"{PREFIX}/policy/values")
+    policy = policy_of(told["values"]) if told["revision"] == view.revision else None
     return None if policy is None else replace(policy, revision=view.revision)
 
 
@@ -139,7 +123,7 @@ class Feed:
         with connect(self._settings) as client:
             first = client.get(f"{PREFIX}/decisions", limit=DECISIONS)["decisions"]
             self._change(decisions=tuple(first))
-            looks, asked = 0, ""
+            looks = 0
             while not self._ending.is_set():
                 client.check()
                 status = client.get(f"{PREFIX}/status")
@@ -150,19 +134,13 @@ class Feed:
                     changes["signals"] = rows_of(signals)
                     if looks % POINTS_EVERY == 0:
                         changes["points"] = points_of(client.get(f"{PREFIX}/points")["points"])
-                if asked != view.policy.revision:
-                    asked = view.policy.revision
-                    changes["policy"] = self._policy(client, view.policy)
+                known = self.scene.policy
+                if known is None or known.revision != view.policy.revision:
+                    changes["policy"] = policy_in_force(client, view.policy)
                 self._change(**changes)
                 self._decided(view.last_decision)
                 looks += 1
                 self._ending.wait(PERIOD_S)
-
-    def _policy(self, client: Client, view: PolicyView) -> Policy | None:
-        known = self.scene.policy
-        if known is not None and known.revision == view.revision:
-            return known  # it may be stale by now, so that nobody could tell it any more
-        return policy_in_force(client, view, self._settings)
 
     def _follow(self) -> None:
         """Take in each decision when it is made, and again when its outcome is known."""

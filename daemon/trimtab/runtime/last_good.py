@@ -9,7 +9,6 @@ from typing import Final
 import msgspec
 
 from trimtab.domain.models import ModelSpec
-from trimtab.policy.compiled import Policy
 from trimtab.policy.effective import effective_values, show_policy
 from trimtab.policy.load import LoadResult, compile_text
 from trimtab.telemetry.state import read_state, write_state
@@ -46,8 +45,10 @@ def save_last_good(state: Path, result: LoadResult) -> None:
     write_state(state / FILE, _Saved(policy.name, policy.revision, text), VERSION)
 
 
-def load_last_good(state: Path, model: ModelSpec | None) -> Policy | None:
+def load_last_good(state: Path, model: ModelSpec | None) -> LoadResult | None:
     """The policy that was kept; None if there is none that can be used on this device.
+
+    Its revision is that of the files that it was made of.
 
     Raises:
         StateError: The file is damaged.
@@ -56,7 +57,9 @@ def load_last_good(state: Path, model: ModelSpec | None) -> Policy | None:
     if saved is None:
         return None
     result = compile_text(saved.text.encode(), str(state / FILE), *variants_of(model))
-    return None if result.policy is None else replace(result.policy, revision=saved.revision)
+    if result.policy is None:
+        return None
+    return replace(result, policy=replace(result.policy, revision=saved.revision))
 
 
 class _Chosen(msgspec.Struct, frozen=True):

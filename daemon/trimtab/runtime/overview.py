@@ -67,6 +67,9 @@ class Policies(Protocol):
             PolicyError: It is bad or isn't there.
         """
 
+    def values_in_force(self) -> dict[str, Any]:
+        """The policy in force as it counts."""
+
     async def check(self, text: str) -> dict[str, Any]:
         """What is wrong with a policy that stands by itself."""
 
@@ -312,6 +315,10 @@ class Overview:
     async def policy_values(self, name: str) -> dict[str, Any]:
         """A policy as it counts, each value with where it comes from."""
         return await self._policies.values(name)
+
+    def policy_in_force(self) -> dict[str, Any]:
+        """The policy in force as it counts, each value with where it comes from."""
+        return self._policies.values_in_force()
 
     async def check_policy(self, text: str) -> dict[str, Any]:
         """What is wrong with a policy that stands by itself, on this device."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import PolicyError
-from trimtab.policy.effective import effective_values
+from trimtab.policy.compiled import Policy
+from trimtab.policy.effective import EffectiveValue, effective_values
 from trimtab.policy.load import compile_text, load_folder, load_policy
 from trimtab.policy.problems import Problem
 from trimtab.policy.shelf import shipped_folder, stem
@@ -48,17 +49,21 @@ def show_values(
     """A policy as it counts, each value with where it comes from.
 
     Raises:
-        PolicyError: It is bad, isn't there, or is named by a path.
+        PolicyError: It is bad or isn't there.
     """
-    result = load_policy(as_name(name), folder, catalog_variants=names, quality_ratios=ratios)
+    result = load_policy(name, folder, catalog_variants=names, quality_ratios=ratios)
     policy, document = result.require(), result.document
     assert document is not None
+    return values_json(policy, effective_values(policy, document))
+
+
+def values_json(policy: Policy, values: Iterable[EffectiveValue]) -> dict[str, Any]:
+    """A policy's values for programs."""
     return {
         "name": policy.name,
         "revision": policy.revision,
         "values": [
-            {"path": list(one.path), "text": one.text, "origin": one.origin}
-            for one in effective_values(policy, document)
+            {"path": list(one.path), "text": one.text, "origin": one.origin} for one in values
         ],
     }
 

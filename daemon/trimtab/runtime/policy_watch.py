@@ -23,6 +23,7 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError, StateError, TrimtabError
 from trimtab.policy.compiled import Policy
+from trimtab.policy.effective import EffectiveValue, effective_values
 from trimtab.policy.load import LoadResult, compile_text, load_policy
 from trimtab.policy.read import MAX_BYTES
 from trimtab.policy.schedule import entry_in_force
@@ -34,7 +35,13 @@ from trimtab.runtime.last_good import (
     save_last_good,
     variants_of,
 )
-from trimtab.runtime.policy_library import as_name, check_text, list_policies, show_values
+from trimtab.runtime.policy_library import (
+    as_name,
+    check_text,
+    list_policies,
+    show_values,
+    values_json,
+)
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5
@@ -84,6 +91,7 @@ class PolicyWatch:
         self._target: Target | None = None
         self._model: ModelSpec | None = None
         self._base: Policy | None = None
+        self._values: dict[str, tuple[EffectiveValue, ...]] = {}
         self._others: dict[str, Policy] = {}
         self._in_force: Policy | None = None
         self._path = ""
@@ -110,9 +118,10 @@ class PolicyWatch:
         try:
             self._accept(read)
         except PolicyError as error:
-            self._base = self._last_good()
-            if self._base is None:
+            last_good = self._last_good()
+            if last_good is None:
                 raise
+            self._base, self._values = last_good.policy, _values_of((last_good,))
             self._error = error.message
             self._log.error(
                 "policy_bad_at_start", policy=self._name, error=error.message, fallback="last good"
@@ -181,7 +190,13 @@ class PolicyWatch:
             PolicyError: It is bad or isn't there.
         """
         device = variants_of(self._model)
-        return await asyncio.to_thread(show_values, name, self._folder, *device)
+        return await asyncio.to_thread(show_values, as_name(name), self._folder, *device)
+
+    def values_in_force(self) -> dict[str, Any]:
+        """The policy in force as it counts, also where its file says otherwise by now."""
+        policy = self._in_force
+        assert policy is not None
+        return values_json(policy, self._values[policy.name])
 
     async def check(self, text: str) -> dict[str, Any]:
         """What is wrong with a policy that stands by itself, on this device."""
@@ -302,7 +317,7 @@ class PolicyWatch:
         """
         base = read.result.require()
         others = {name: other.require() for name, other in read.others.items()}
-        self._base, self._others = base, others
+        self._base, self._others, self._values = base, others, read.values
         self._files, self._seen = read.files, read.content
         self._path = str(read.files[0]) if read.files else ""
         self._error = ""
@@ -344,7 +359,7 @@ class PolicyWatch:
             self._log.warning("choice_unusable", error=error.message, hint=error.hint)
             return self._configured
 
-    def _last_good(self) -> Policy | None:
+    def _last_good(self) -> LoadResult | None:
         try:
             return load_last_good(self._state, self._model)
         except StateError as error:
@@ -373,6 +388,16 @@ class _Read:
         self.others = others
         self.files = files
         self.content = content
+        self.values = _values_of((result, *others.values()))
+
+
+def _values_of(results: Iterable[LoadResult]) -> dict[str, tuple[EffectiveValue, ...]]:
+    """Each policy as it counts, by its name."""
+    return {
+        one.policy.name: effective_values(one.policy, one.document)
+        for one in results
+        if one.policy is not None and one.document is not None
+    }
 
 
 def _content_hash(files: Iterable[Path]) -> bytes:

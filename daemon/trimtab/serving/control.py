@@ -172,6 +172,9 @@ class Control(Protocol):
             PolicyError: It is bad or isn't there.
         """
 
+    def policy_in_force(self) -> dict[str, Any]:
+        """The policy in force as it counts, each value with where it comes from."""
+
     async def check_policy(self, text: str) -> dict[str, Any]:
         """What is wrong with a policy that stands by itself, on this device."""
 
