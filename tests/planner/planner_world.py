@@ -22,6 +22,7 @@ from trimtab.domain.events import (
     ModelChanged,
     OutcomeKind,
     Tick,
+    WorkerMeasured,
 )
 from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
@@ -69,6 +70,7 @@ class World:
         failing: Variants that don't load.
         action_s: How long a hand-over takes.
         stuck: True: giving back idle KV is said to be done and changes nothing.
+        really: Bytes that workers hold just after loading, where it isn't what was predicted.
     """
 
     policy: Policy
@@ -80,6 +82,7 @@ class World:
     failing: set[str] = field(default_factory=set)
     action_s: float = 1.0
     stuck: bool = False
+    really: dict[str, int] = field(default_factory=dict)
     demand: Demand = field(default_factory=Demand)
     now: float = 100.0
     state: State = field(default_factory=State)
@@ -154,8 +157,16 @@ class World:
         if variant is None:
             return None
         draft = self.model.variant(draft_of(self.loaded.speculation) or "")
-        weights = loaded_bytes(variant, {}) + (draft.weights_bytes if draft is not None else 0)
+        own = self.really.get(variant.name, loaded_bytes(variant, {}))
+        weights = own + (draft.weights_bytes if draft is not None else 0)
         return weights + variant.kv_bytes_per_token * self.demand.kv_tokens
+
+    def _measure(self) -> None:
+        """What the worker that has just loaded really holds."""
+        variant = self.model.variant(self.loaded.variant or "")
+        if variant is not None:
+            held = self.really.get(variant.name, loaded_bytes(variant, {}))
+            self.post(WorkerMeasured(self.now, variant.name, held, self.action_s))
 
     def _end(self, action: Action) -> None:
         kind, reason, variant = OutcomeKind.DONE, "", None
@@ -166,6 +177,7 @@ class World:
                     self.loaded = PARKED
             case SwitchWorker(point=point):
                 self.loaded = point
+                self._measure()
             case SetContext(tokens=tokens):
                 self.loaded = replace(self.loaded, context=tokens)
             case SetPace(ratio=ratio):

@@ -49,6 +49,7 @@ class Prediction:
         decode_tps: Tokens per second of one conversation; None if unknown.
         ttft_s: First token of a typical prompt; None if unknown.
         quality_ratio: exp(−mean KL to the best variant), 0 to 1.
+        doubt_bytes: How much more it may hold; wide for what was never loaded here.
     """
 
     memory_bytes: int
@@ -57,6 +58,7 @@ class Prediction:
     decode_tps: float | None
     ttft_s: float | None
     quality_ratio: float
+    doubt_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,14 @@ def why_out(one: Assessed, policy: Policy) -> str:
         )
     if one.fit is Fit.NOW:
         grown = available - one.predicted.reserved_bytes + one.predicted.memory_bytes
-        if grown >= limit.headroom_bytes:
+        doubt = one.predicted.doubt_bytes
+        if grown - doubt >= limit.headroom_bytes:
             return "memory is falling too fast for it"
+        if grown >= limit.headroom_bytes:
+            return (
+                f"it may need {mib(doubt)} more than predicted, and would leave {mib(grown)}, "
+                f"too close to the headroom of {mib(limit.headroom_bytes)}"
+            )
         return (
             f"a conversation of {one.point.context} tokens would leave {mib(grown)}, "
             f"under the headroom of {mib(limit.headroom_bytes)}"

@@ -42,14 +42,19 @@ class Lengths:
         if len(self.seen) < FEWEST:
             return tuple(max(1.0, share * most) for share in FIRST_GUESS)
         log_prompt, log_limit = log(prompt + 1), log(most)
-        near = sorted(
+        distances = [
+            abs(one - log_prompt) + LIMIT_WEIGHT * abs(other - log_limit)
+            for one, other, _ in self.seen
+        ]
+        farthest = sorted(distances)[max(QUANTILES, int(SHARE * len(distances))) - 1]
+        # All that are as near as the last of the quarter belong to it.
+        tokens = sorted(
             [
-                (abs(one - log_prompt) + LIMIT_WEIGHT * abs(other - log_limit), tokens)
-                for one, other, tokens in self.seen
+                entry[2]
+                for distance, entry in zip(distances, self.seen, strict=True)
+                if distance <= farthest
             ]
         )
-        count = max(QUANTILES, int(SHARE * len(near)))
-        tokens = sorted([entry[1] for entry in near[:count]])
         last = len(tokens) - 1
         return tuple(
             [

@@ -8,7 +8,9 @@ from typing import Final
 from trimtab.domain.events import Tick, WorkerMeasured
 from trimtab.planner.foresight import TREND_TICKS
 from trimtab.planner.heat import advance, most_levels
-from trimtab.planner.state import Quarantine, State
+from trimtab.planner.predict import loaded_bytes
+from trimtab.planner.resident import estimates
+from trimtab.planner.state import Heat, Quarantine, State, changed
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 from trimtab.policy.evaluate import evaluate
@@ -20,16 +22,17 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
     """Take in a snapshot."""
     at_s = event.at_s
     rules, verdicts = evaluate(policy, state.rules, event.snapshot, event.wall_minute)
-    heat = state.heat
-    thermal = state.thermal.seen(at_s, event.snapshot.value("temperature.max"))
-    if state.model is not None:
-        celsius = event.snapshot.value("temperature.max")
+    celsius = event.snapshot.value("temperature.max")
+    thermal = state.thermal.seen(at_s, celsius)
+    heat = state.heat if policy.temperature is not None else Heat()
+    if state.model is not None and policy.temperature is not None:
         most = most_levels(state.model, combine(verdicts, policy.knobs).knobs)
         heat = advance(heat, celsius, thermal, policy, most, at_s)
     pin = state.pin
     if pin is not None and pin.until_s is not None and at_s >= pin.until_s:
         pin = None
-    return replace(
+    fall_bytes_s = _fall_rate(state, event)
+    return changed(
         state,
         snapshot=event.snapshot,
         demand=event.demand,
@@ -37,9 +40,9 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         thermal=thermal,
         rules=rules,
         pin=pin,
-        fall_bytes_s=_fall_rate(state, event),
-        fill_bytes_s=min(state.fall_bytes_s, _fall_rate(state, event)),
-        falls_bytes_s=(*state.falls_bytes_s[-TREND_TICKS + 1 :], _fall_rate(state, event)),
+        fall_bytes_s=fall_bytes_s,
+        fill_bytes_s=min(state.fall_bytes_s, fall_bytes_s),
+        falls_bytes_s=(*state.falls_bytes_s[-TREND_TICKS + 1 :], fall_bytes_s),
         quarantine=_current(state, at_s),
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,
@@ -47,12 +50,18 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
 
 
 def measured(state: State, event: WorkerMeasured) -> State:
-    """Remember what a worker really holds and how long it took to load."""
-    resident = {**state.resident, event.variant: event.resident_bytes}
+    """Remember what a worker really holds, how wrong that was predicted, and its load time."""
+    name, held = event.variant, event.resident_bytes
+    spec = state.model.variant(name) if state.model is not None else None
+    doubt, before = state.doubt, state.resident.get(name)
+    if before is not None:
+        doubt = doubt.again(name, before, held)
+    elif spec is not None and state.model is not None:
+        doubt = doubt.first(loaded_bytes(spec, estimates(state.model, state.resident)), held)
     load_s = dict(state.load_s)
     if event.load_s is not None:
-        load_s[event.variant] = event.load_s
-    return replace(state, resident=resident, load_s=load_s)
+        load_s[name] = event.load_s
+    return replace(state, resident={**state.resident, name: held}, doubt=doubt, load_s=load_s)
 
 
 def _fall_rate(state: State, event: Tick) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from trimtab.domain.knobs import SPECULATION_OFF, Knob, KvPlacement, OperatingPoint
@@ -70,20 +69,6 @@ def candidates(
 
     Most precise variant first, and for each the largest context first.
     """
-    return _combined(model, bounds, wanted_threads, pace_ratio, kv_placement, tuple(pinned.items()))
-
-
-@lru_cache(maxsize=8)
-def _combined(
-    model: ModelSpec,
-    bounds: KnobBounds,
-    wanted_threads: int,
-    pace_ratio: float,
-    kv_placement: KvPlacement,
-    pins: tuple[tuple[Knob, str | int | float], ...],
-) -> tuple[OperatingPoint, ...]:
-    """The same from hashable values: from tick to tick they hardly ever change."""
-    pinned = dict(pins)
     names = [variant.name for variant in model.variants]
     if bounds.variants:
         names = [name for name in names if name in bounds.variants]

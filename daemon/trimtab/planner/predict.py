@@ -9,7 +9,9 @@ from typing import Final
 from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.planner.doubt import Doubt
 from trimtab.planner.points import draft_of
+from trimtab.planner.resident import estimates
 
 WORKER_BYTES: Final = 60 * 1024 * 1024
 """Anonymous memory of a worker beside its weights, until this device has been measured: the
@@ -27,13 +29,11 @@ class Situation:
             that have ended; None if it isn't known.
         held_bytes: What the serving worker holds now, and would give back.
         kv_tokens: Tokens cached for the running streams; they move along with a step.
-        resident: Measured anonymous bytes of a freshly loaded worker, by variant.
     """
 
     available_bytes: int | None
     held_bytes: int
     kv_tokens: int
-    resident: Mapping[str, int]
 
 
 def loaded_bytes(variant: VariantSpec, resident: Mapping[str, int]) -> int:
@@ -52,6 +52,7 @@ class Basis:
         decode_tps: Tokens a second at full pace; None if unknown.
         prefill_tps: Prompt tokens a second at full pace; None if unknown.
         quality_ratio: 0 to 1.
+        doubt_bytes: How much more the worker may hold than predicted.
     """
 
     loaded_bytes: int
@@ -59,21 +60,47 @@ class Basis:
     decode_tps: float | None
     prefill_tps: float | None
     quality_ratio: float
+    doubt_bytes: int = 0
 
 
 NOTHING: Final = Basis(0, 0, None, None, 0.0)
 
 
-def basis(variant: str | None, draft: str | None, model: ModelSpec, situation: Situation) -> Basis:
-    """The basis of a variant with a draft in the same process; `NOTHING` without a variant."""
+def basis(
+    variant: str | None,
+    draft: str | None,
+    model: ModelSpec,
+    resident: Mapping[str, int],
+    doubt: Doubt,
+) -> Basis:
+    """The basis of a variant with a draft in the same process; `NOTHING` without a variant.
+
+    Args:
+        variant: Which.
+        draft: The variant that drafts; None: none does.
+        model: Its variants.
+        resident: Anonymous bytes of a freshly loaded worker, by variant, as measured here.
+        doubt: How far a prediction of memory may be wrong.
+    """
     spec = model.variant(variant) if variant is not None else None
     if spec is None:
         return NOTHING
-    weights = loaded_bytes(spec, situation.resident)
+    held = estimates(model, resident)
+    weights = loaded_bytes(spec, held)
+    margin = weights * doubt.margin_ratio(spec.name, measured=spec.name in resident)
     second = model.variant(draft) if draft is not None else None
     if second is not None:  # in the same process and the same KV: its weights alone
-        weights += loaded_bytes(second, situation.resident) - WORKER_BYTES
-    return Basis(weights, spec.kv_bytes_per_token, spec.decode_tps, spec.prefill_tps, spec.quality)
+        more = loaded_bytes(second, held) - WORKER_BYTES
+        weights += more
+        margin += more * doubt.margin_ratio(second.name, measured=second.name in resident)
+    return Basis(
+        weights,
+        spec.kv_bytes_per_token,
+        spec.decode_tps,
+        spec.prefill_tps,
+        spec.quality,
+        int(margin),
+    )
 
 
 def predict_from(known: Basis, context: int, pace_ratio: float, here: Situation) -> Prediction:
@@ -95,12 +122,19 @@ def predict_from(known: Basis, context: int, pace_ratio: float, here: Situation)
         decode * pace_ratio if decode else None,
         TYPICAL_PROMPT_TOKENS / (prefill * pace_ratio) if prefill else None,
         known.quality_ratio,
+        known.doubt_bytes,
     )
 
 
-def predict(point: OperatingPoint, model: ModelSpec, situation: Situation) -> Prediction:
+def predict(
+    point: OperatingPoint,
+    model: ModelSpec,
+    situation: Situation,
+    resident: Mapping[str, int],
+    doubt: Doubt,
+) -> Prediction:
     """What ``point`` would hold and do now."""
-    known = basis(point.variant, draft_of(point.speculation), model, situation)
+    known = basis(point.variant, draft_of(point.speculation), model, resident, doubt)
     if known is NOTHING:
         situation = replace(situation, kv_tokens=0)
     return predict_from(known, point.context, point.pace_ratio, situation)

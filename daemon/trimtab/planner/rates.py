@@ -53,10 +53,12 @@ def loaded_and_fastest(
     """The loaded variant's speed now, and the best of each speed: what nobody could do is lost."""
     here = None
     prefill_s = decode_s = inf
-    for rate in rates:
-        slow = 1 / (speeds.factor(rate.variant) * pace_ratio)
-        prefill_s = min(prefill_s, rate.prefill_s * slow)
-        decode_s = min(decode_s, rate.decode_s * slow)
+    for rate in rates:  # at every token mark: no calls
+        slow = 1 / (speeds.common * speeds.own.get(rate.variant, 1.0) * pace_ratio)
+        if rate.prefill_s * slow < prefill_s:
+            prefill_s = rate.prefill_s * slow
+        if rate.decode_s * slow < decode_s:
+            decode_s = rate.decode_s * slow
         if rate.variant == loaded:
             here = Rate(loaded, rate.prefill_s * slow, rate.decode_s * slow, rate.quality)
     return here, Rate("", prefill_s, decode_s, 1.0)

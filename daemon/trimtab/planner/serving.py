@@ -8,7 +8,7 @@ from trimtab.planner import rates, requests
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.requests import Queue
 from trimtab.planner.schedule import consider
-from trimtab.planner.state import State, with_queue
+from trimtab.planner.state import State, changed
 from trimtab.policy.compiled import Policy
 
 
@@ -43,11 +43,11 @@ def schedule(
 ) -> tuple[State, Schedule | None]:
     """The state with this queue, and whom to serve; None while nothing is loaded or wanted."""
     if not queue.jobs or state.point.variant is None:
-        return (state if queue is state.queue else with_queue(state, queue)), None
+        return (state if queue is state.queue else changed(state, queue=queue)), None
     loaded, fastest = rates.loaded_and_fastest(
         state.rates, queue.speeds, state.point.pace_ratio, state.point.variant
     )
     if loaded is None:
-        return with_queue(state, queue), None
+        return changed(state, queue=queue), None
     considered = consider(queue, loaded, fastest, at_s, policy.admission.max_wait_s)
-    return with_queue(state, considered.queue), considered.schedule
+    return changed(state, queue=considered.queue), considered.schedule

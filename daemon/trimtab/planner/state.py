@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision
@@ -12,6 +13,7 @@ from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.planner.doubt import Doubt
 from trimtab.planner.foresight import ThermalFit
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.requests import Queue
@@ -95,6 +97,7 @@ class State:
         snapshot: The last tick's readings.
         demand: The last tick's workload.
         resident: Anonymous bytes of a worker just after loading, by variant, as measured here.
+        doubt: How far predictions of that may be wrong.
         load_s: Load times as measured here.
         losses: Times at which a worker of a variant died, by variant.
         barren: How many workers of a variant died in a row without a token.
@@ -133,6 +136,7 @@ class State:
     snapshot: Snapshot | None = None
     demand: Demand = field(default_factory=Demand)
     resident: Mapping[str, int] = field(default_factory=dict)
+    doubt: Doubt = field(default_factory=Doubt)
     load_s: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     barren: Mapping[str, int] = field(default_factory=dict)
@@ -163,16 +167,21 @@ class State:
     next_decision: int = 1
 
 
-_COPY: Final = tuple(
-    (member.__get__, member.__set__) for member in (vars(State)[one.name] for one in fields(State))
-)
-_SET_QUEUE: Final = vars(State)["queue"].__set__
+_NAMES: Final = tuple(one.name for one in fields(State))
+_READ_ALL: Final = attrgetter(*_NAMES)
+_WRITE: Final = {name: vars(State)[name].__set__ for name in _NAMES}
+_WRITE_ALL: Final = tuple(_WRITE.values())
 
 
-def with_queue(state: State, queue: Queue) -> State:
-    """``replace(state, queue=queue)`` at a third of its cost: it happens at every token mark."""
+def changed(state: State, **values: Any) -> State:
+    """``replace(state, **values)`` at less than half of its cost: it happens at every token mark.
+
+    Raises:
+        KeyError: The state has no such field.
+    """
     new = object.__new__(State)
-    for read, write in _COPY:
-        write(new, read(state))
-    _SET_QUEUE(new, queue)
+    for write, value in zip(_WRITE_ALL, _READ_ALL(state), strict=True):
+        write(new, value)
+    for name, value in values.items():
+        _WRITE[name](new, value)
     return new

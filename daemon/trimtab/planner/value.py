@@ -24,7 +24,8 @@ def weigh(state: State, policy: Policy, judged: Iterable[Assessed], at_s: float)
         if state.queue.home is None:
             return state
         return replace(state, queue=replace(state.queue, home=None))
-    return replace(state, queue=with_home(state.queue, allowed(state, judged)))
+    queue = with_home(state.queue, allowed(state, judged))
+    return state if queue is state.queue else replace(state, queue=queue)
 
 
 def allowed(state: State, judged: Iterable[Assessed]) -> frozenset[str]:

@@ -24,6 +24,9 @@ _KNOB_WORDS: Final[dict[Knob, str]] = {
     Knob.VARIANT: "the variant",
 }
 
+LEAST_DOUBT: Final = 0.01
+"""A prediction that may be wrong by less, relative to it, is told without."""
+
 
 def decision_of(record: Mapping[str, Any]) -> Decision:
     """The decision in a record of the journal or the API.
@@ -145,7 +148,10 @@ def _subject(signal: str, value: str) -> str:
 
 
 def _predicted(predicted: Prediction) -> str:
-    parts = [f"a worker of {size(predicted.memory_bytes)}"]
+    worker = f"a worker of {size(predicted.memory_bytes)}"
+    if predicted.doubt_bytes >= LEAST_DOUBT * predicted.memory_bytes:
+        worker += f", or {size(predicted.doubt_bytes)} more"
+    parts = [worker]
     if predicted.available_bytes is not None:
         parts.append(f"{size(predicted.available_bytes)} left available")
     if predicted.decode_tps is not None:

@@ -1,0 +1,188 @@
+"""What of the judgement of all points stays the same from tick to tick.
+
+Which points there are, what each is worth and why it is out hang on the model, the policy and its
+bounds, on pins, heat and quarantines: they change a few times an hour. Memory changes on each tick
+(`assess`). So the frame is kept for as long as what it was made from is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
+from trimtab.domain.models import ModelSpec
+from trimtab.planner.doubt import Doubt
+from trimtab.planner.points import candidates, draft_of, speed_order
+from trimtab.planner.predict import Basis, Situation, basis, predict_from
+from trimtab.policy.compiled import Corner, KnobBounds, Policy
+
+KEPT_FRAMES: Final = 4
+"""A policy on trial and the page of all points have their own."""
+
+
+class Place(NamedTuple):
+    """One point as far as memory has no say.
+
+    Attributes:
+        point: The point.
+        rank: Smaller is better, among points that may be taken.
+        reason: Why it is out; empty if it is in.
+    """
+
+    point: OperatingPoint
+    rank: tuple[float, ...]
+    reason: str
+
+
+class Line(NamedTuple):
+    """All contexts of a variant and a mode of speculation, the largest first.
+
+    Attributes:
+        variant: Its name.
+        basis: What their predictions have in common.
+        places: The points.
+    """
+
+    variant: str | None
+    basis: Basis
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that a frame is made from.
+
+    Attributes:
+        model: Its variants.
+        policy: In force.
+        bounds: The policy's, narrowed by rules in force.
+        threads: Engine threads that may be used.
+        pace_ratio: What heat leaves of the pace.
+        too_hot: Variants that heat rules out.
+        kv_placement: Where idle KV goes now.
+        pinned: Knobs that a person fixed.
+        quarantine: Variants that are out, and why.
+        resident: What workers held, as measured.
+        doubt: How far estimates may be wrong.
+    """
+
+    model: ModelSpec
+    policy: Policy
+    bounds: KnobBounds
+    threads: int
+    pace_ratio: float
+    too_hot: frozenset[str]
+    kv_placement: KvPlacement
+    pinned: Mapping[Knob, str | int | float]
+    quarantine: Mapping[str, str]
+    resident: Mapping[str, int]
+    doubt: Doubt
+
+
+_kept: list[tuple[Inputs, tuple[Line, ...]]] = []
+
+
+def frame(given: Inputs) -> tuple[Line, ...]:
+    """The lines of all points, most precise variant first; made anew only if an input changed."""
+    for known, lines in _kept:
+        if known == given:
+            return lines
+    made = _made(given)
+    _kept.insert(0, (given, made))
+    del _kept[KEPT_FRAMES:]
+    return made
+
+
+def _made(given: Inputs) -> tuple[Line, ...]:
+    model, policy, pinned = given.model, given.policy, given.pinned
+    points = candidates(
+        model,
+        given.bounds,
+        wanted_threads=given.threads,
+        pace_ratio=given.pace_ratio,
+        kv_placement=given.kv_placement,
+        pinned=pinned,
+    )
+    least = 0 if Knob.CONTEXT in pinned else min(policy.floor.context, model.context_length)
+    too_small = f"its context is under the policy's floor of {policy.floor.context} tokens"
+    by_line: dict[tuple[str | None, str], list[OperatingPoint]] = {}
+    for point in points:
+        by_line.setdefault((point.variant, point.speculation), []).append(point)
+    lines = []
+    for (variant, speculation), of_line in by_line.items():
+        known = basis(variant, draft_of(speculation), model, given.resident, given.doubt)
+        out = _variant_out(variant or "", known, given)
+        order = late(known, policy, given.pace_ratio), speed_order(speculation)
+        places = tuple(
+            Place(
+                point,
+                rank(point, known.quality_ratio, order, policy, model.context_length),
+                out or (too_small if point.context < least else ""),
+            )
+            for point in of_line
+        )
+        lines.append(Line(variant, known, places))
+    return tuple(lines)
+
+
+def rank(
+    point: OperatingPoint,
+    quality_ratio: float,
+    order: tuple[int, int],
+    policy: Policy,
+    context_length: int,
+) -> tuple[float, ...]:
+    """The order of points: what the policy gives up comes last.
+
+    Missed latency objectives first, then quality before context. Where accuracy is what may give,
+    a context that is short goes before quality: less than half of what policy and model reach. A
+    whole variant is not given for the last half of the context.
+
+    Args:
+        point: The point.
+        quality_ratio: Its variant's.
+        order: How many latency objectives it would miss, and its place by speculation.
+        policy: In force.
+        context_length: Of the model.
+    """
+    missed, speed = order
+    quality, context = -quality_ratio, -point.context
+    if policy.sacrifice is not Corner.ACCURACY:
+        return (missed, quality, context, -point.pace_ratio, speed)
+    enough = min(policy.knobs.context_max, context_length) / 2
+    short = math.ceil(max(0.0, math.log2(enough / point.context))) if point.context else 0
+    return (missed, short, quality, context, -point.pace_ratio, speed)
+
+
+def late(known: Basis, policy: Policy, pace_ratio: float) -> int:
+    """How many of the policy's latency objectives are predicted to be missed, if it protects it."""
+    if Corner.LATENCY not in policy.protect:
+        return 0
+    predicted = predict_from(known, 0, pace_ratio, Situation(None, 0, 0))
+    missed = 0
+    slo = policy.slo
+    tpot_s, ttft_s = slo.tpot_p95_s, slo.ttft_p95_s
+    if tpot_s is not None and predicted.decode_tps:
+        missed += 1 / predicted.decode_tps > tpot_s
+    if ttft_s is not None and predicted.ttft_s is not None:
+        missed += predicted.ttft_s > ttft_s
+    return missed
+
+
+def _variant_out(name: str, known: Basis, given: Inputs) -> str:
+    """Why all points of a variant are out whatever the memory, in words; empty if they aren't."""
+    if given.model.variant(name) is None:
+        return f"the model has no variant {name}"
+    if (reason := given.quarantine.get(name)) is not None:
+        return f"in quarantine: {reason}"
+    if Knob.VARIANT in given.pinned:
+        return ""
+    if known.quality_ratio < given.policy.floor.quality_ratio:
+        return (
+            f"its quality {known.quality_ratio:.2f} is under the policy's floor "
+            f"of {given.policy.floor.quality_ratio:.2f}"
+        )
+    return "too hot for it" if name in given.too_hot else ""
