@@ -74,7 +74,9 @@ def _python_version() -> tuple[int, int]:
 
 def _dependencies(build: Path, python: tuple[int, int]) -> Path:
     """The environment with all dependencies, kept until they change."""
-    wanted = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    # The collector's client is small, and the package has no pip to add it later.
+    wanted = project["dependencies"] + project["optional-dependencies"]["otel"]
     key = hashlib.sha256(repr((wanted, python)).encode()).hexdigest()[:16]
     folder = build / f"dependencies-{key}"
     if (folder / ".complete").exists():

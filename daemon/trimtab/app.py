@@ -6,7 +6,7 @@ import asyncio
 import faulthandler
 import os
 import signal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -36,6 +36,9 @@ from trimtab.serving.keep import restore
 from trimtab.telemetry.journal import Journal
 from trimtab.telemetry.log import LogFormat, LogLevel, configure, get_logger
 from trimtab.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from trimtab.telemetry.otlp import OtlpExport
 
 STOP_MARGIN_S: Final = 15.0
 """What ending workers and connections may take on a slow board, beyond the drain."""
@@ -108,6 +111,8 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     watching = spawn(policies.run(), "policy_watch", daemon.report)
     hint = watch_pressure(suite.config.roots, daemon.look)
     last_point = LastPoint(config.state, log, daemon.report)
+    otlp = _otlp(config, metrics, clock)
+    exporting = spawn(otlp.run(), "otlp", daemon.report) if otlp is not None else None
     _follow_ticks(notifier, daemon, overview, policies, last_point)
     log.info(
         "serving",
@@ -121,10 +126,14 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     notifier.stopping(config.api.drain_s + STOP_MARGIN_S)
     log.info("stopping", reason=reason)
     watching.cancel()
+    if exporting is not None:
+        exporting.cancel()
     await last_point.written()
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
+    if otlp is not None:
+        await otlp.close()
     if hint is not None:
         hint.close()
     suite.close()
@@ -200,6 +209,20 @@ def _kv_disk(config: Config, log: Any) -> KvDisk | None:
     except (OSError, StateError) as error:
         log.warning("no_kv_disk", reason=str(error))
         return None
+
+
+def _otlp(config: Config, metrics: Metrics, clock: SystemClock) -> OtlpExport | None:
+    """The export to a collector, if one is configured; a missing package stops nobody."""
+    if config.otlp.endpoint is None:
+        return None
+    log = get_logger("otlp")
+    try:
+        from trimtab.telemetry.otlp import begin
+    except ImportError as error:
+        hint = "`pip install 'trimtab[otel]'` into trimtab's environment."
+        log.error("otlp_not_installed", reason=str(error), hint=hint)
+        return None
+    return begin(config.otlp, metrics, clock, log)
 
 
 def _known(config: Config, model: ModelSpec | None, threads: int, log: Any) -> Known:

@@ -33,7 +33,7 @@ LONG: Any = {
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealDaemon]:
     folder = tmp_path_factory.mktemp("daemon")
-    running = RealDaemon(folder, API_READ_DEADLINE="1s").start()
+    running = RealDaemon(folder, API_READ_DEADLINE="1s", API_RATE="0").start()
     yield running
     running.end()
 

@@ -413,7 +413,8 @@ def every_example_is_a_drop_in_that_systemd_takes() -> None:
         (DROP_INS / example.name).unlink()
         said[example.name] = [line for line in done.stderr.splitlines() if example.name in line]
 
-    assert set(said) == {"gpu.conf", "memory.conf", "models-in-home.conf", "tcp.conf"}
+    names = ("gpu", "memory", "models-in-home", "otlp", "tcp")
+    assert set(said) == {f"{name}.conf" for name in names}
     assert not any(said.values()), said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from starlette.requests import ClientDisconnect
@@ -12,11 +13,33 @@ from starlette.types import Receive, Scope, Send
 from trimtab.api.answers import AnswerShape, Times, disclosure_headers
 from trimtab.api.context import ApiContext
 from trimtab.errors import ServingError, TrimtabError
-from trimtab.serving.requests import Delta, Ended, FinishReason, GenerationRequest, StreamHandle
+from trimtab.serving.requests import (
+    Delta,
+    Ended,
+    FinishReason,
+    GenerationRequest,
+    StreamHandle,
+    Usage,
+)
 from trimtab.telemetry.metrics import RequestFigures
 from trimtab.workers.protocol import Logprob
 
 Event: TypeAlias = Delta | Ended | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says of itself, for the metrics.
+
+    Attributes:
+        operation: ``chat`` or ``text_completion``.
+        model: As the client wrote it.
+        traceparent: The trace that it belongs to, as in W3C's header; may be empty.
+    """
+
+    operation: str
+    model: str
+    traceparent: str
 
 
 class Followed:
@@ -24,7 +47,7 @@ class Followed:
 
     Args:
         context: The daemon.
-        operation: For the metrics.
+        asked: What the metrics tell of the request besides how it went.
         arrived_s: When the request was received.
         gone: Whether the client has left.
     """
@@ -32,13 +55,13 @@ class Followed:
     def __init__(
         self,
         context: ApiContext,
-        operation: str,
+        asked: Asked,
         arrived_s: float,
         gone: Callable[[], bool],
     ) -> None:
         self._context = context
         self._gone = gone
-        self._operation = operation
+        self._asked = asked
         self._arrived_s = arrived_s
         self._first_s: float | None = None
         self._handle: StreamHandle | None = None
@@ -108,16 +131,23 @@ class Followed:
         if self._counted:
             return
         self._counted = True
-        times = self.times
+        times, asked = self.times, self._asked
+        usage = ended.usage if ended else Usage(0, 0)
+        disclosure = self._handle.disclosure if self._handle else None
         self._context.metrics.request_ended(
             RequestFigures(
-                operation=self._operation,
+                operation=asked.operation,
                 outcome=outcome,
-                variant=self._handle.disclosure.variant if self._handle else "",
+                variant=disclosure.variant if disclosure else "",
                 duration_s=times.total_s,
                 ttft_s=times.first_s,
-                prompt_tokens=ended.usage.prompt_tokens if ended else 0,
-                completion_tokens=ended.usage.completion_tokens if ended else 0,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                model=asked.model,
+                failed=not isinstance(outcome, FinishReason),
+                traceparent=asked.traceparent,
+                disclosed=asdict(disclosure) if disclosure else {},
             )
         )
 
@@ -211,4 +241,4 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _outcome(error: BaseException) -> str:
-    return error.code if isinstance(error, TrimtabError) else str(FinishReason.CANCELLED)
+    return error.code if isinstance(error, TrimtabError) else FinishReason.CANCELLED

@@ -13,7 +13,7 @@ from trimtab.api.answers import AnswerShape, Heading
 from trimtab.api.bodies import decode, read_body
 from trimtab.api.context import ApiContext, connection_of, peer_of
 from trimtab.api.endpoint import Answer
-from trimtab.api.followed import Followed, TokenStream, whole_answer
+from trimtab.api.followed import Asked, Followed, TokenStream, whole_answer
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import Priority
 
@@ -66,7 +66,8 @@ class Generation(Generic[B]):
         )
         answer = self._dialect.answer(heading)
         connection = connection_of(request)
-        followed = Followed(context, answer.operation, arrived_s, lambda: connection.lost)
+        asked = Asked(answer.operation, wish.model, request.headers.get("traceparent", ""))
+        followed = Followed(context, asked, arrived_s, lambda: connection.lost)
         await followed.begin(wish.request)
         if wish.stream:
             return TokenStream(followed, answer, await followed.next())

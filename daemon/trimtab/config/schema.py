@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
@@ -98,6 +99,34 @@ class TcpConfig(Section):
     token_file: Path | None = Field(
         None, description="File with the bearer token (0600). Required if TCP is on."
     )
+
+
+class OtlpConfig(Section):
+    """An OpenTelemetry collector that metrics and spans are sent to."""
+
+    endpoint: str | None = Field(
+        None,
+        description="Base URL of a collector (OTLP over HTTP), such as http://127.0.0.1:4318; "
+        "unset: nothing is sent.",
+    )
+    period_s: Seconds = Field(
+        60.0, alias="period", ge=1, le=3600, description="Time between two exports."
+    )
+    spans: bool = Field(True, description="Send a span for each request too.")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_url(cls, endpoint: str | None) -> str | None:
+        if endpoint is None:
+            return None
+        parts = urlsplit(endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("it must be a URL such as http://127.0.0.1:4318")
+        if parts.username is not None:
+            raise ValueError(
+                "it must not hold credentials; put them into OTEL_EXPORTER_OTLP_HEADERS"
+            )
+        return endpoint
 
 
 class JournalConfig(Section):
@@ -225,6 +254,7 @@ class Config(Section):
     engine: EngineConfig = EngineConfig()
     log: LogConfig = LogConfig()
     tcp: TcpConfig = TcpConfig()
+    otlp: OtlpConfig = OtlpConfig()
     journal: JournalConfig = JournalConfig()
     sensors: SensorsConfig = SensorsConfig()
     api: ApiConfig = ApiConfig()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,6 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,6 +36,11 @@ class RequestFigures:
         ttft_s: To the first token; None if there was none.
         prompt_tokens: Length of the prompt.
         completion_tokens: Tokens generated.
+        cached_tokens: Of the prompt, those that needed no prefill.
+        model: As the client wrote it.
+        failed: It ended with an error.
+        traceparent: The client's trace that it belongs to, as in W3C's header; may be empty.
+        disclosed: The operating point that served it, by name; empty if none did.
     """
 
     operation: str
@@ -43,6 +50,11 @@ class RequestFigures:
     ttft_s: float | None
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    model: str = ""
+    failed: bool = False
+    traceparent: str = ""
+    disclosed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tpot_s(self) -> float | None:
@@ -62,6 +74,7 @@ class Metrics:
     def __init__(self, *, process: bool = True) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
+        self._tell: Callable[[RequestFigures], None] | None = None
         if process:
             ProcessCollector(registry=self._registry)
         self._ttft = Histogram(
@@ -115,6 +128,12 @@ class Metrics:
         self._duration.labels(figures.operation, figures.outcome).observe(figures.duration_s)
         self._tokens.labels("prompt", figures.variant).inc(figures.prompt_tokens)
         self._tokens.labels("completion", figures.variant).inc(figures.completion_tokens)
+        if self._tell is not None:
+            self._tell(figures)
+
+    def tell(self, each_request: Callable[[RequestFigures], None]) -> None:
+        """Have somebody told of each request that has ended."""
+        self._tell = each_request
 
     def decision_made(self, direction: str) -> None:
         """Count a decision."""
@@ -127,6 +146,10 @@ class Metrics:
     def add(self, collector: Collector) -> None:
         """Add figures that are read when somebody asks."""
         self._registry.register(collector)
+
+    def collect(self) -> Iterable[Metric]:
+        """Everything, as Prometheus' client has it."""
+        return self._registry.collect()
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
