@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.domain.models import ModelSpec, RopeSpec, VariantSpec
 
 TINY = Path(__file__).parent / "tiny"
 
@@ -42,4 +42,5 @@ def tiny() -> ModelSpec:
                 ("int4", 200_000, 0.9),
             )
         ),
+        rope=RopeSpec(10000.0, 16),
     )

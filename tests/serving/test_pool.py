@@ -12,7 +12,8 @@ import pytest
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError
 from trimtab.serving.claims import Lease
-from trimtab.serving.pool import GRANT_TOKENS, Pool, common_prefix
+from trimtab.serving.pool import GRANT_TOKENS, Pool
+from trimtab.serving.reuse import common_prefix
 from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -139,7 +140,7 @@ def test_the_longest_shared_prefix_is_found_within_one_user() -> None:
     elsewhere = pool.find([*range(60), 999, 998], "g", 1, everyone=False)
 
     assert mine is not None
-    assert mine[1] == 60
+    assert mine.positions == 60
     assert theirs is None
     assert shared is not None
     assert elsewhere is None
@@ -167,7 +168,7 @@ def test_a_smaller_context_gives_back_what_idle_conversations_hold_beyond_it() -
 
     assert freed == 1536 * SHAPE.token_bytes
     assert found is not None
-    assert found[1] == 512
+    assert found.positions == 512
     pool.close()
 
 

@@ -59,7 +59,7 @@ def next_pool(manager: FakeManager, model: ModelSpec | None) -> tuple[Pool, tupl
 def found(pool: Pool, model: ModelSpec, user: int = 1000) -> int:
     """How many tokens of the conversation it can go on with."""
     answer = pool.find(TOKENS, model.variants[0].fingerprint, user, everyone=False)
-    return 0 if answer is None else answer[1]
+    return 0 if answer is None else answer.positions
 
 
 def test_a_conversation_comes_back_with_its_kv(
@@ -72,8 +72,8 @@ def test_a_conversation_comes_back_with_its_kv(
 
     assert dropped == ()
     assert answer is not None
-    assert answer[1] == len(TOKENS)
-    segment = answer[0].lease.segment
+    assert answer.positions == len(TOKENS)
+    segment = answer.idle.lease.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
         assert all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
@@ -94,7 +94,7 @@ def test_one_that_goes_on_is_kept_no_longer(
     ended(pool, model)
     answer = pool.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
     assert answer is not None
-    pool.take(*answer, 1000)
+    pool.take(answer, 1000)
 
     assert manager.passed() == {}
 
@@ -183,8 +183,8 @@ async def test_one_on_disk_comes_back_from_disk(
     answer = later.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
     assert answer is not None
     counted = disk.stored_bytes
-    back = await later.bring_back(answer[0])
-    segment = answer[0].lease.segment
+    back = await later.bring_back(answer.idle)
+    segment = answer.idle.lease.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
         whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)

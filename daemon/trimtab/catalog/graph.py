@@ -196,15 +196,17 @@ def _precision(graph: Any) -> tuple[str, bool]:
 def _rope(graph: Any, folder: Path) -> Rope:
     """The rotary settings from the attention nodes and their tables of cosines and sines."""
     nodes = [n for n in graph.node if n.op_type == "GroupQueryAttention"]
-    tables = sorted({(n.input[7], n.input[8]) for n in nodes if len(n.input) > 8 and n.input[7]})
+    turned = [n for n in nodes if len(n.input) > 8 and n.input[7]]
+    tables = sorted({(n.input[7], n.input[8]) for n in turned})
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     if len(tables) != 1 or any(name not in initializers for name in tables[0]):
         return Rope(digest="tables:" + ",".join(name for pair in tables for name in pair))
     cos, sin = (_table(initializers[name], folder) for name in tables[0])
     rows = np.concatenate([cos[:ROPE_ROWS], sin[:ROPE_ROWS]]).astype(np.float64)
+    theta = _theta(np.arctan2(sin[1].astype(np.float64), cos[1].astype(np.float64)))
     return Rope(
         digest=hashlib.sha256((np.round(rows, 4) + 0.0).tobytes()).hexdigest(),
-        theta=_theta(np.arctan2(sin[1].astype(np.float64), cos[1].astype(np.float64))),
+        theta=theta if len(turned) == len(nodes) else None,  # some layers' keys have no positions
         rotary_dim=2 * int(cos.shape[1]),
         interleaved=bool(_attribute(nodes[0], "rotary_interleaved", 0)),
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
-from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.catalog.manifest import MANIFEST, Manifest, Rope, Variant, read
+from trimtab.domain.models import ModelSpec, RopeSpec, VariantSpec
 from trimtab.errors import CatalogError, NoModelError
 
 
@@ -160,9 +160,17 @@ def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedMode
             tokenizer_hash=manifest.tokenizer_sha256,
             has_chat_template=manifest.chat_template,
             variants=tuple(usable),
+            rope=rope_spec(manifest.rope),
         ),
         broken,
     )
+
+
+def rope_spec(rope: Rope) -> RopeSpec | None:
+    """How keys can be turned to other positions; None where they can't exactly."""
+    if rope.theta is None or rope.rotary_dim is None:
+        return None
+    return RopeSpec(rope.theta, rope.rotary_dim, rope.interleaved)
 
 
 def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:

@@ -43,7 +43,7 @@ class Rope(_Strict, frozen=True):
 
     Attributes:
         digest: SHA-256 over the first rows of the tables of cosines and sines, rounded.
-        theta: The base of the angles; None where they follow no single base.
+        theta: The base of the angles; None where they follow no single base in all layers.
         rotary_dim: Numbers of a key that are turned; the rest stay.
         interleaved: Pairs lie side by side (true) or half a key apart (false).
     """

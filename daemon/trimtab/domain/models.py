@@ -87,6 +87,21 @@ class VariantSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """How positions are turned into the keys, where all layers follow one base.
+
+    Attributes:
+        theta: The base: pair i of h turns by position · theta^(−i/h).
+        rotary_dim: Numbers of a key that are turned; the rest stay.
+        interleaved: Pairs lie side by side (true) or half of ``rotary_dim`` apart (false).
+    """
+
+    theta: float
+    rotary_dim: int
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model and its variants, most precise first.
 
@@ -101,6 +116,7 @@ class ModelSpec:
         tokenizer_hash: SHA-256 over the tokenizer's files; the same for all variants.
         has_chat_template: Whether messages can be turned into a prompt.
         variants: At least one, ordered by falling quality, then falling memory.
+        rope: How positions are turned into the keys; None where that follows no single base.
     """
 
     model_id: str
@@ -113,6 +129,7 @@ class ModelSpec:
     tokenizer_hash: str
     has_chat_template: bool
     variants: tuple[VariantSpec, ...] = field(default=())
+    rope: RopeSpec | None = None
 
     def variant(self, name: str) -> VariantSpec | None:
         """The variant of that name, or None."""

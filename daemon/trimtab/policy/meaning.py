@@ -178,9 +178,6 @@ def _check_knobs(policy: Policy, report: Report) -> None:
         message = f"{policy.floor.context} tokens is above knobs.context.max, {knobs.context_max}"
         also: list[PathParts] = [("knobs", "context", "max")]
         report.error(("floor", "context"), message, str(knobs.context_max), also=also)
-    if knobs.window.shift:
-        message = "the window isn't shifted yet: a conversation ends at its context all the same"
-        report.warning(("knobs", "context", "window"), message, "refuse")
     drafts = [name.removeprefix("draft:") for name in knobs.speculation if ":" in name]
     for name in drafts:
         if knobs.variants and name not in knobs.variants:

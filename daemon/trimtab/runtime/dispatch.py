@@ -240,6 +240,7 @@ class Dispatcher:
             model.context_length,
             self._settings.decoder,
             model.variant(draft_of(point.speculation) or ""),
+            model.rope,
         )
         started_s = self._clock.monotonic_s()
         worker = await self._supervisor.start(launch, self._load_s.get(variant.name))

@@ -10,6 +10,7 @@ from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Policy, Share
 from trimtab.serving.claims import Lease, shape_of
 from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.room import Room
 from trimtab.serving.stream import Stream
 from trimtab.workers.worker import Worker
 
@@ -28,10 +29,14 @@ class Carrier:
     Args:
         pool: Where segments come from.
         clock: For the age of idle segments.
+
+    Attributes:
+        room: For streams that run.
     """
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self._pool = pool
+        self.room = Room(pool)
         self._clock = clock
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
@@ -77,8 +82,10 @@ class Carrier:
 
     def ended(self, stream: Stream) -> None:
         """The stream is over and no worker writes for it: its KV waits for the next turn."""
+        self.room.given_up(stream)
         if stream.lease is not None:
-            self._pool.retire(stream.lease, stream.tokens, self._clock.monotonic_s())
+            now = self._clock.monotonic_s()
+            self._pool.retire(stream.lease, stream.tokens, now, stream.view)
             stream.lease = None
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
@@ -89,25 +96,27 @@ class Carrier:
         everyone = policy.kv.share is Share.ALL
         user, fingerprint = stream.request.user, worker.variant.fingerprint
         # The last token of the prompt is always computed: its logits are the first answer.
-        found = self._pool.find(stream.prompt[:-1], fingerprint, user, everyone=everyone)
+        prompt = stream.prompt[:-1]
+        found = self._pool.find(prompt, fingerprint, user, everyone=everyone, view=stream.view)
         if found is None:
             return
-        idle, length = found
-        if not await self._pool.bring_back(idle):
+        if not await self._pool.bring_back(found.idle):
             return  # it is lost: the prompt is computed
-        source = self._pool.take(idle, length, user)
-        if len(idle.tokens) - length <= COPY_TAIL_TOKENS:
-            stream.lease = source
+        held, whole = found.idle, found.idle.lease.valid
+        source = self._pool.take(found, user)
+        if whole - found.positions <= COPY_TAIL_TOKENS:
+            stream.lease, stream.view = source, found.view
             return
         try:
-            await self._copy(stream, source, length)
+            stream.lease = await self._copy(source, found.positions)
+            stream.view = found.view
         except ServingError:
             pass  # no room for a copy: the prompt is computed
         finally:
-            source.valid = len(idle.tokens)
-            self._pool.retire(source, idle.tokens, self._clock.monotonic_s())
+            source.valid = whole
+            self._pool.retire(source, held.tokens, self._clock.monotonic_s(), held.view)
 
-    async def _copy(self, stream: Stream, source: Lease, length: int) -> None:
+    async def _copy(self, source: Lease, length: int) -> Lease:
         segment = source.segment
         lease = self._pool.open(
             segment.shape, segment.capacity, source.fingerprint, source.user, length
@@ -118,7 +127,7 @@ class Carrier:
             self._pool.drop(lease)
             raise
         lease.valid = length
-        stream.lease = lease
+        return lease
 
     def _lease(self, stream: Stream, model: ModelSpec, variant: VariantSpec) -> Lease:
         # One capacity for all, so that any conversations can be decoded together; what isn't
@@ -128,7 +137,7 @@ class Carrier:
             model.context_length,
             variant.fingerprint,
             stream.request.user,
-            len(stream.tokens) + 1,
+            stream.view.cached(len(stream.tokens)) + 1,
         )
 
     def _drop(self, stream: Stream) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
+from trimtab.domain.view import WHOLE, View
 from trimtab.serving.disk import Stored
 from trimtab.serving.segments import Segment
 
@@ -38,11 +39,12 @@ class Idle:
     Attributes:
         lease: Its claim; nothing beyond its valid length is committed. On disk the segment is
             empty.
-        tokens: The token ids whose KV it holds.
+        tokens: The conversation's token ids as far as its KV goes, forgotten ones included.
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
         busy: True while it is being written or read: it can't be taken or dropped.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
+        view: Which of the tokens its KV holds.
     """
 
     lease: Lease
@@ -51,11 +53,34 @@ class Idle:
     stored: Stored | None = None
     busy: bool = False
     kept: str = ""
+    view: View = WHOLE
+
+    def shorten(self, positions: int) -> None:
+        """Nothing but its first positions counts from now on."""
+        if positions <= self.view.keep:
+            self.view = WHOLE
+        self.tokens = self.tokens[: positions + self.view.dropped]
+        self.lease.valid = self.lease.granted = positions
 
     @property
     def memory_bytes(self) -> int:
         """What it holds in memory."""
         return 0 if self.stored is not None else kv_bytes(self.lease, self.lease.valid)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """KV that a prompt can begin with.
+
+    Attributes:
+        idle: Whose it is.
+        positions: How many of its first positions serve.
+        view: Which of the prompt's tokens they are, and how it goes on.
+    """
+
+    idle: Idle
+    positions: int
+    view: View
 
 
 @dataclass(slots=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.view import SINKS, WHOLE, View, fits
 from trimtab.errors import RequestError, ServingError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.prompts import beginning, render
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
 from trimtab.serving.streams import Streams
@@ -74,7 +76,8 @@ class Gateway:
         self.rendering += 1
         try:
             prompt, worker = await self._render(request, policy.admission.max_wait_s)
-            stream = self._stream(request, policy, prompt, arrived_s)
+            view = await self._view(request, policy, prompt, worker)
+            stream = self._stream(request, policy, prompt, view, arrived_s)
             await self._carrier.prepare(stream, worker)
         finally:
             self.rendering -= 1
@@ -82,27 +85,50 @@ class Gateway:
         return stream
 
     def _stream(
-        self, request: GenerationRequest, policy: Policy, prompt: list[int], arrived_s: float
+        self,
+        request: GenerationRequest,
+        policy: Policy,
+        prompt: list[int],
+        view: View,
+        arrived_s: float,
     ) -> Stream:
         context = self._context
-        if len(prompt) >= context:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, and the effective context is {context} "
-                "tokens for prompt and answer together",
-                param="messages" if request.messages is not None else "prompt",
-                code="context_length_exceeded",
-            )
-        room = context - len(prompt)
+        longest = request.max_tokens or context
+        if not view.shifts:
+            room = context - len(prompt)
+            if room <= 0:
+                raise RequestError(
+                    f"the prompt has {len(prompt)} tokens, and the effective context is {context} "
+                    "tokens for prompt and answer together",
+                    param="messages" if request.messages is not None else "prompt",
+                    code="context_length_exceeded",
+                )
+            longest = min(longest, room)
+        elif len(prompt) >= context:
+            view = view.narrowed(len(prompt) - 1, context)  # its last token is computed
         return Stream(
             next(self._numbers),
             request,
             prompt,
-            max_tokens=min(request.max_tokens or room, room),
+            max_tokens=longest,
             context=context,
             revision=policy.revision,
             at_s=arrived_s,
             on_cancel=self._streams.cancel,
+            view=view,
         )
+
+    async def _view(
+        self, request: GenerationRequest, policy: Policy, prompt: list[int], worker: Worker
+    ) -> View:
+        """Whether a conversation may go on past the context, and what stays of it then."""
+        window = policy.knobs.window
+        if not window.shift:
+            return WHOLE
+        keep = window.keep
+        if keep is None:
+            keep = max(SINKS, await beginning(request, prompt, worker))
+        return View(keep) if fits(keep, self._context) else WHOLE
 
     def _check(self, request: GenerationRequest) -> Policy:
         if self._draining:
@@ -145,11 +171,7 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                prompt = await worker.render(
-                    messages=_plain(request.messages),
-                    text=request.text,
-                    tools=_plain(request.tools),
-                )
+                prompt = await render(request, worker)
             except WorkerError as error:
                 attempts += 1  # it died over it; the next one may do
                 if attempts >= RENDER_ATTEMPTS:
@@ -158,7 +180,3 @@ class Gateway:
                     ) from error
             else:
                 return prompt, worker
-
-
-def _plain(items: Any) -> list[dict[str, Any]] | None:
-    return None if items is None else [dict(item) for item in items]

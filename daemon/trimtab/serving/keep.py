@@ -25,13 +25,15 @@ import msgspec
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.view import View
 from trimtab.errors import StateError
 from trimtab.serving.claims import Idle, Lease, shape_of
 from trimtab.serving.disk import Stored
 from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 
-VERSION: Final = 1
+VERSION: Final = 2
+READS: Final = (1, 2)
 NAME: Final = "kv-"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _RECORD_SEALS: Final = (
@@ -68,6 +70,8 @@ class _Record(msgspec.Struct, frozen=True):
         tokens: Token ids, 32 bits each.
         on_disk_bytes: Size of its KV on disk; 0 if it is in memory.
         checksum: CRC-32 of what is on disk.
+        keep: Tokens at the beginning that stay when the window is shifted (version 2).
+        dropped: Tokens after them that have been forgotten, and aren't in the KV (version 2).
     """
 
     version: int
@@ -81,6 +85,13 @@ class _Record(msgspec.Struct, frozen=True):
     tokens: bytes
     on_disk_bytes: int = 0
     checksum: int = 0
+    keep: int = 0
+    dropped: int = 0
+
+    @property
+    def positions(self) -> int:
+        """Positions in the segment that count."""
+        return len(self.tokens) // array("I").itemsize - self.dropped
 
 
 class Keeper:
@@ -182,11 +193,13 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
         for descriptor in left:
             os.close(descriptor)
     tokens = array("I", record.tokens)
-    lease = Lease(segment, record.fingerprint, record.user, len(tokens), len(tokens))
-    if stored is None and segment.committed_bytes() < segment.shape.token_bytes * len(tokens):
+    positions = record.positions
+    lease = Lease(segment, record.fingerprint, record.user, positions, positions)
+    if stored is None and segment.committed_bytes() < segment.shape.token_bytes * positions:
         segment.close()
         raise StateError("its memory had been given back")
-    return Idle(lease, tokens, record.used_s, stored, kept=name)
+    view = View(record.keep, record.dropped)
+    return Idle(lease, tokens, record.used_s, stored, kept=name, view=view)
 
 
 def _stored(record: _Record, files: set[int]) -> Stored | None:
@@ -197,10 +210,9 @@ def _stored(record: _Record, files: set[int]) -> Stored | None:
     """
     if not record.on_disk_bytes and not files:
         return None
-    count = len(record.tokens) // array("I").itemsize
     if len(files) != 1 or os.fstat(next(iter(files))).st_size != record.on_disk_bytes:
         raise StateError("its file on disk isn't what was written")
-    return Stored(next(iter(files)), count, record.on_disk_bytes, record.checksum)
+    return Stored(next(iter(files)), record.positions, record.on_disk_bytes, record.checksum)
 
 
 def _check_model(record: _Record, shape: KvShape, model: ModelSpec | None) -> None:
@@ -227,6 +239,8 @@ def _record(idle: Idle) -> bytes:
             idle.tokens.tobytes(),
             0 if idle.stored is None else idle.stored.size_bytes,
             0 if idle.stored is None else idle.stored.checksum,
+            idle.view.keep,
+            idle.view.dropped,
         )
     )
 
@@ -252,8 +266,10 @@ def _read(descriptor: int) -> _Record:
         record = msgspec.msgpack.decode(os.pread(descriptor, size, 0), type=_Record)
     except (OSError, msgspec.MsgspecError) as error:
         raise StateError(f"its record can't be read: {error}") from error
-    if record.version != VERSION or len(record.tokens) % array("I").itemsize:
+    if record.version not in READS or len(record.tokens) % array("I").itemsize:
         raise StateError(f"its record has version {record.version}, not {VERSION}")
+    if record.keep < 0 or record.dropped < 0 or record.positions < 1:
+        raise StateError("its record forgets more than it has")
     return record
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from trimtab.domain.kv import KvShape
+from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
-from trimtab.serving.claims import Idle, Keeps, Lease, Ledger, kv_bytes
+from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
 from trimtab.serving.disk import KvDisk
+from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ class Pool:
             self._leases.remove(lease)
         lease.segment.close()
 
-    def retire(self, lease: Lease, tokens: Sequence[int], at_s: float) -> None:
+    def retire(self, lease: Lease, tokens: Sequence[int], at_s: float, view: View = WHOLE) -> None:
         """The stream has ended: keep what is valid for the conversation's next turn."""
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
@@ -98,7 +100,8 @@ class Pool:
         self._leases.remove(lease)
         lease.granted = lease.valid
         lease.segment.cut(lease.valid)
-        idle = Idle(lease, array("I", tokens[: lease.valid]), at_s)
+        held = array("I", tokens[: lease.valid + view.dropped])
+        idle = Idle(lease, held, at_s, view=view)
         self._idle.append(idle)
         self._keep(idle)
         while len(self._idle) > IDLE_MAX and (oldest := self._oldest(stored=True)) is not None:
@@ -125,38 +128,42 @@ class Pool:
     # ------------------------------------------------------------ reuse
 
     def find(
-        self, prompt: Sequence[int], fingerprint: str, user: int | None, *, everyone: bool
-    ) -> tuple[Idle, int] | None:
-        """The idle segment that shares the longest prefix with a prompt, and how long it is.
+        self,
+        prompt: Sequence[int],
+        fingerprint: str,
+        user: int | None,
+        *,
+        everyone: bool,
+        view: View = WHOLE,
+    ) -> Found | None:
+        """The idle conversation that a prompt begins with at the least cost.
 
         Args:
             prompt: Token ids.
             fingerprint: Of the variant that is to go on.
             user: Whose conversation it is.
             everyone: Whether other users' conversations may serve too.
+            view: What would be seen of the prompt if it began from nothing.
         """
-        wanted = array("I", prompt)
-        best: tuple[Idle, int] | None = None
-        for idle in self._idle:
-            lease = idle.lease
-            foreign = lease.user != user and not everyone
-            if idle.busy or foreign or lease.fingerprint != fingerprint:
-                continue
-            length = common_prefix(wanted, idle.tokens)
-            if length >= REUSE_MIN_TOKENS and (best is None or length > best[1]):
-                best = (idle, length)
-        return best
+        may_serve = (
+            idle
+            for idle in self._idle
+            if not idle.busy
+            and idle.lease.fingerprint == fingerprint
+            and (everyone or idle.lease.user == user)
+        )
+        return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
 
-    def take(self, idle: Idle, length: int, user: int | None) -> Lease:
-        """Go on with an idle segment: its first ``length`` tokens are valid."""
+    def take(self, found: Found, user: int | None) -> Lease:
+        """Go on with an idle segment: the positions that were found are valid."""
+        idle, lease = found.idle, found.idle.lease
         self._idle.remove(idle)
         self._forget(idle)
-        lease = idle.lease
         lease.user = user
-        lease.valid = length
-        lease.granted = max(length, lease.granted)
+        lease.valid = found.positions
+        lease.granted = max(found.positions, lease.granted)
         self._leases.append(lease)
-        self._reused_tokens += length
+        self._reused_tokens += found.positions
         return lease
 
     # ------------------------------------------------------------ relief
@@ -188,8 +195,7 @@ class Pool:
         freed = 0
         for idle in self._idle:
             if idle.stored is None and not idle.busy and idle.lease.valid > tokens:
-                idle.lease.valid = idle.lease.granted = tokens
-                idle.tokens = idle.tokens[:tokens]
+                idle.shorten(tokens)
                 freed += idle.lease.segment.cut(tokens)
                 self._keep(idle)  # what was kept says more than is there now
         return freed
@@ -332,18 +338,6 @@ async def undisturbed(work: Callable[..., T], *args: Any) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([running])
         raise
-
-
-def common_prefix(one: array[int], other: array[int]) -> int:
-    """Length of the longest common prefix, by bisection over comparisons of slices."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _stepped(tokens: int) -> int:

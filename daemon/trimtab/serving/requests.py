@@ -75,6 +75,8 @@ class Disclosure:
         switches: How often the variant changed on the way.
         variants: Every variant that served a part, in order.
         resumed: How often it went on after a worker was lost.
+        shifts: How often the window was shifted while it was made, since the context was full.
+        dropped_tokens: How many tokens of prompt and answer the model doesn't see any more.
     """
 
     variant: str
@@ -83,6 +85,8 @@ class Disclosure:
     switches: int
     variants: tuple[str, ...]
     resumed: int = 0
+    shifts: int = 0
+    dropped_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from enum import StrEnum
 
+from trimtab.domain.view import WHOLE, View
 from trimtab.errors import TrimtabError
 from trimtab.serving.claims import Lease
 from trimtab.serving.requests import (
@@ -46,6 +47,7 @@ class Stream:
         revision: The policy's revision at admission.
         at_s: When the request was received.
         on_cancel: Called when the client is gone.
+        view: What is seen of its tokens, and whether it may go on past its context.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Stream:
         revision: str,
         at_s: float,
         on_cancel: Callable[[Stream], None],
+        view: View = WHOLE,
     ) -> None:
         self._id = number
         self.request = request
@@ -68,7 +71,10 @@ class Stream:
         self.revision = revision
         self.state = StreamState.WAITING
         self.worker: Worker | None = None
+        self.view = view
+        self.shifts = 0
         self.lease: Lease | None = None  # of a KV segment; None where the worker has its own KV
+        self.moving: Lease | None = None  # of the segment that its KV is being moved into
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
@@ -110,6 +116,8 @@ class Stream:
             switches=self.switches,
             variants=tuple(dict.fromkeys(self.variants)),
             resumed=self.resumed,
+            shifts=self.shifts,
+            dropped_tokens=self.view.dropped,
         )
 
     async def next(self, timeout_s: float) -> Delta | Ended | None:
@@ -163,6 +171,11 @@ class Stream:
         return self.prompt + self.generated
 
     @property
+    def positions(self) -> int:
+        """What it takes in its KV cache once its newest token is in it."""
+        return self.view.cached(len(self.prompt) + len(self.generated))
+
+    @property
     def reason(self) -> FinishReason | None:
         """Why it came to its end; None if it hasn't, or failed."""
         return self._end.reason if isinstance(self._end, Ended) else None
@@ -182,6 +195,8 @@ class Stream:
             segment=lease is not None,
             valid=lease.valid if lease is not None else 0,
             granted=lease.granted if lease is not None else 0,
+            keep=self.view.keep,
+            dropped=self.view.dropped,
         )
 
     def enter(self, state: StreamState, at_s: float) -> None:
@@ -200,6 +215,12 @@ class Stream:
         self.detaching = False
         self.enter(StreamState.RUNNING, at_s)
 
+    def read_again(self, view: View) -> None:
+        """The worker reads what is seen of it again, but for what never moves."""
+        self.view = view
+        if self.lease is not None:
+            self.lease.valid = min(self.lease.valid, view.keep)
+
     def prefilled(self, tokens: int) -> None:
         """So many tokens are in the cache."""
         if self.lease is not None:
@@ -212,7 +233,7 @@ class Stream:
         if self.lease is not None:
             # The newest token is not in the cache yet: all before it are, since it was computed
             # from them.
-            self.lease.valid = len(self.prompt) + len(self.generated) - 1
+            self.lease.valid = self.positions - 1
         if message.text:
             self._texts.append(message.text)
         self._logprobs += message.logprobs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from trimtab.domain.clock import Clock
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
@@ -25,13 +25,15 @@ from trimtab.workers.protocol import (
     Failed,
     Finished,
     FromWorker,
-    Grant,
+    Full,
     Grow,
+    Moved,
     Progress,
     Tokens,
 )
 from trimtab.workers.worker import Worker
 
+AboutStream: TypeAlias = Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved
 LOSSES_MAX: Final = 5
 
 
@@ -71,6 +73,7 @@ class Streams:
         self._clock = clock
         self._observer = observer
         self._carrier = carrier
+        self.room = carrier.room
         self._protocol_broken = protocol_broken
         self._streams: dict[int, Stream] = {}
         self._closing: dict[int, tuple[Stream, Worker]] = {}
@@ -97,7 +100,7 @@ class Streams:
     def tokens_held(self) -> int:
         """Tokens whose KV lies within workers and goes with them: streams without a segment."""
         return sum(
-            len(stream.prompt) + len(stream.generated)
+            stream.positions
             for stream in self._streams.values()
             if stream.state is StreamState.RUNNING and stream.lease is None
         )
@@ -243,7 +246,7 @@ class Streams:
 
     def said(self, worker: Worker, message: FromWorker) -> None:
         """A worker's message about one of its streams; others' and late ones are ignored."""
-        if not isinstance(message, (Tokens, Finished, Failed, Detached, Progress, Grow)):
+        if not isinstance(message, AboutStream):
             return
         stream = self._streams.get(message.stream)
         if stream is None or stream.worker is not worker:
@@ -255,8 +258,9 @@ class Streams:
                 self._take_tokens(stream, worker, message, now)
             case Progress():
                 stream.prefilled(message.done)
-            case Grow():
-                self._grow(stream, worker, message.tokens)
+            case Grow() | Full() | Moved():
+                if problem := self.room.said(stream, worker, message):
+                    self._protocol_broken(worker, problem)
             case Finished():
                 stream.engine = EngineTimes(message.prefill_s, message.decode_s)
                 stream.finish(FinishReason(message.reason), message.text, now)
@@ -285,9 +289,7 @@ class Streams:
         self._orphan([stream])
         self._check_empty(worker)
 
-    def _late(
-        self, worker: Worker, message: Tokens | Finished | Failed | Detached | Progress | Grow
-    ) -> None:
+    def _late(self, worker: Worker, message: AboutStream) -> None:
         """The last word on a stream that was taken back: its KV is nobody's now."""
         entry = self._closing.get(message.stream)
         over = isinstance(message, Finished | Failed | Detached)
@@ -307,27 +309,10 @@ class Streams:
         if stream.lease is not None:
             self._closing[stream.id] = (stream, worker)
 
-    def _grow(self, stream: Stream, worker: Worker, tokens: int) -> None:
-        if stream.lease is None:
-            return
-        stream.wanted_tokens = tokens
-        if not self._carrier.grant(stream.lease, tokens):
-            return  # it waits; others' ends make room
-        stream.wanted_tokens = 0
-        try:
-            worker.send(Grant(stream=stream.id, tokens=stream.lease.granted))
-        except WorkerError:
-            pass  # its loss is about to be reported
-
     def _feed_starved(self) -> None:
         """Streams that wait for room in the KV pool get it, or the youngest gives way."""
-        running = self._in_state(StreamState.RUNNING)
-        for stream in running:
-            if stream.wanted_tokens and stream.worker is not None:
-                self._grow(stream, stream.worker, stream.wanted_tokens)
-        starved = [stream for stream in running if stream.starved]
-        if starved and len(starved) == len(running):
-            stream = starved[-1]
+        stream = self.room.feed(self._in_state(StreamState.RUNNING))
+        if stream is not None:
             self._take_back(stream)
             error = ServingError(
                 "the KV pool is full, and this conversation is the youngest",
@@ -341,6 +326,7 @@ class Streams:
         for stream in streams:
             stream.worker = None
             stream.detaching = False
+            self.room.given_up(stream)
             stream.enter(StreamState.HELD, now)
         self._pump()
 

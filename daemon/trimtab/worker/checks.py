@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from trimtab.domain.view import fits
 from trimtab.errors import ContextError, EngineError
 from trimtab.workers.protocol import Sampling, Start
 
@@ -27,7 +28,7 @@ def check_start(start: Start, vocabulary: int, context: int) -> None:
     fault = next(_faults(start, vocabulary, context), "")
     if fault:
         raise EngineError(fault, code="invalid_request")
-    if len(start.prompt) >= start.context:
+    if not start.keep and len(start.prompt) >= start.context:
         raise ContextError(
             f"the prompt has {len(start.prompt)} tokens; "
             f"the context holds {start.context}, prompt and answer together"
@@ -48,7 +49,17 @@ def _faults(start: Start, vocabulary: int, context: int) -> Iterator[str]:
         yield f"valid: {start.valid} is negative"
     if len(start.stop) > _MOST_STOPS or "" in start.stop:
         yield f"stop: up to {_MOST_STOPS} strings, none of them empty"
+    yield from _window_faults(start)
     yield from _sampling_faults(start.sampling, vocabulary)
+
+
+def _window_faults(start: Start) -> Iterator[str]:
+    if start.keep and not fits(start.keep, start.context):
+        yield f"keep: {start.keep} is not below {start.context // 2}, half of the context"
+    after = len(start.prompt) + len(start.generated) - start.keep
+    most = max(0, after - 1) if start.keep else 0
+    if not 0 <= start.dropped <= most:
+        yield f"dropped: {start.dropped} is not within 0 to {most}"
 
 
 def _sampling_faults(sampling: Sampling, vocabulary: int) -> Iterator[str]:

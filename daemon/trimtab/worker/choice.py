@@ -49,7 +49,7 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
         return Choice(GeneratorDecoder(facts, load.threads))
     context = min(load.context, facts.context)
     try:
-        decoder = KvDecoder(facts, load.threads, context, load.indices_graph)
+        decoder = KvDecoder(facts, load.threads, context, load.indices_graph, load.rope)
     except UnsuitableError as error:
         if load.draft:
             raise

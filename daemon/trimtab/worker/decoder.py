@@ -34,6 +34,17 @@ class Cache(Protocol):
         """Tokens whose KV is in it and counts."""
 
 
+class Moving(Protocol):
+    """A cache on its way into another place."""
+
+    @property
+    def target(self) -> Cache:
+        """The new cache; its length is 0 until it is whole."""
+
+    def advance(self) -> bool:
+        """Move a part; True once all is moved."""
+
+
 class Decoder(Protocol):
     """Runs one variant.
 
@@ -103,6 +114,20 @@ class Decoder(Protocol):
 
     def rewind(self, cache: Cache, length: int) -> None:
         """Forget the tokens from ``length`` on."""
+
+    @property
+    def rereads(self) -> str:
+        """Why tokens can't be left out of a cache by `move`, in words; empty if they can."""
+
+    def move(self, cache: Cache, place: Place, keep: int, dropped: int) -> Moving:
+        """Bring a cache into another place.
+
+        Args:
+            cache: Stays as it is, and must not grow meanwhile.
+            place: Where to; nothing in it is valid.
+            keep: Positions at the beginning that stay where they are.
+            dropped: Positions after them that are left out; what follows moves up.
+        """
 
     def close(self, cache: Cache) -> None:
         """Give the cache's memory back."""

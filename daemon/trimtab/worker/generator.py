@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime_genai as og
 
 from trimtab.errors import EngineError, LoadError
-from trimtab.worker.decoder import Cache, Place
+from trimtab.worker.decoder import Cache, Moving, Place
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 
@@ -53,6 +53,7 @@ class GeneratorDecoder:
 
     name: Final = "generator"
     speculation: Final = ("off",)  # it gives logits for the last token alone
+    rereads: Final = "the Generator's KV cache can't be written"
     committed_bytes: Final = 0  # its caches are in the process's own memory
 
     def __init__(self, facts: VariantFacts, threads: int, *, share_buffer: bool = False) -> None:
@@ -108,6 +109,10 @@ class GeneratorDecoder:
             _own(cache).rewind_to(length)
         except RuntimeError as error:
             raise EngineError(f"the engine can't go back to token {length}: {error}") from error
+
+    def move(self, cache: Cache, place: Place, keep: int, dropped: int) -> Moving:
+        """It can't: its KV lies where nobody else can put it."""
+        raise EngineError(self.rereads)
 
     def close(self, cache: Cache) -> None:
         """Drop the Generator, and with it its KV."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.errors import EngineError
 from trimtab.worker.kv_graph import KvGraph
@@ -30,7 +34,8 @@ class KvCache:
     """
 
     def __init__(self, graph: KvGraph, descriptor: int, valid: int) -> None:
-        shape = graph.kv.shape
+        shape = self._shape = graph.kv.shape
+        self._dtype = graph.kv.dtype
         size = os.fstat(descriptor).st_size
         try:
             self.capacity = shape.capacity_of(size)
@@ -43,6 +48,21 @@ class KvCache:
         self._descriptor = os.dup(descriptor)
         self._in_memory = _is_memory(descriptor)
         self._bindings: dict[KvGraph, Any] = {}
+
+    @property
+    def planes(self) -> int:
+        """Keys and values of all layers."""
+        return self._shape.planes
+
+    def plane(self, number: int) -> NDArray[Any]:
+        """The keys (even numbers) or values of a layer: (heads, capacity, size).
+
+        Not to be held any longer than the cache is open.
+        """
+        count = self._shape.plane_bytes(self.capacity)
+        memory = (ctypes.c_ubyte * count).from_address(self._mapping.address + number * count)
+        numbers: NDArray[Any] = np.frombuffer(memoryview(memory), self._dtype)
+        return numbers.reshape(self._shape.kv_heads, self.capacity, -1)
 
     @property
     def descriptor(self) -> int:

@@ -14,11 +14,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.catalog.rotation import Rotation, refusal
 from trimtab.domain.kv import KvShape
+from trimtab.domain.models import RopeSpec
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Cache, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_graph import KvGraph, UnsuitableError
+from trimtab.worker.kv_move import KvMove
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 from trimtab.worker.weave import Weave
@@ -37,6 +40,7 @@ class KvDecoder:
         context: Most tokens of a conversation: all segments made here have this capacity, so that
             any of them can be decoded together. What isn't used isn't committed.
         indices_graph: File name of the graph with ``logits_indices``; empty if there is none.
+        rope: How positions are turned into the keys; None where that follows no single base.
 
     Raises:
         UnsuitableError: The graph isn't one that this decoder serves.
@@ -46,9 +50,15 @@ class KvDecoder:
     name: Final = "kv"
 
     def __init__(
-        self, facts: VariantFacts, threads: int, context: int, indices_graph: str = ""
+        self,
+        facts: VariantFacts,
+        threads: int,
+        context: int,
+        indices_graph: str = "",
+        rope: RopeSpec | None = None,
     ) -> None:
         self._graph = KvGraph(facts, threads, indices_graph)
+        self._rope = rope
         self._vocabulary = facts.vocabulary
         shape = self._graph.kv.shape
         self._page_bytes = mmap.PAGESIZE
@@ -144,6 +154,23 @@ class KvDecoder:
         if not 0 <= length <= own.length:
             raise EngineError(f"there is no way to token {length} from token {own.length}")
         own.length = length
+
+    @property
+    def rereads(self) -> str:
+        """Why keys can't be turned to other positions; empty if they can."""
+        return refusal(self._rope, self._graph.kv.dtype)
+
+    def move(self, cache: Cache, place: Place, keep: int, dropped: int) -> KvMove:
+        """Copy the cache into another segment, keys turned back where tokens are left out."""
+        own = _own(cache)
+        rotation = None
+        if dropped:
+            if self._rope is None or self.rereads:
+                raise EngineError(f"the cache can't be shifted: {self.rereads}")
+            rotation = Rotation(self._rope, dropped)
+        if not 0 <= keep <= own.length - dropped:
+            raise EngineError(f"{dropped} tokens after {keep} can't be left out of {own.length}")
+        return KvMove(own, self.open(place), keep, dropped, rotation)
 
     def close(self, cache: Cache) -> None:
         """Unmap the segment."""

@@ -71,6 +71,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
             vocabulary=facts.vocabulary,
             eos=sorted(facts.eos),
             speculation=choice.decoder.speculation,
+            rereads=choice.decoder.rereads,
         )
     )
     return Loop(channel, choice.decoder, tokenizer, language, context)

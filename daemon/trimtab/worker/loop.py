@@ -23,6 +23,7 @@ from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
+from trimtab.worker.windows import Windows
 from trimtab.workers.protocol import (
     Cancel,
     Detach,
@@ -30,6 +31,7 @@ from trimtab.workers.protocol import (
     Failed,
     Grant,
     Load,
+    Move,
     Pace,
     Pause,
     Ping,
@@ -74,6 +76,7 @@ class Loop:
         self._context = context
         self._streams: dict[int, Stream] = {}
         self._turns = Turns(decoder, channel.put, self._over)
+        self._windows = Windows(decoder, channel.put, self._over)
         self._untidy = False
         self._running = True
 
@@ -91,11 +94,14 @@ class Loop:
                 self._turns.decode(self._streams.values())
                 self._channel.flush()
                 self._turns.prefill(self._streams.values())
+            self._windows.run(self._streams.values())
             self._channel.flush()
 
     # ------------------------------------------------------------ when to wait
 
     def _wait_s(self) -> float | None:
+        if any(stream.journey is not None for stream in self._streams.values()):
+            return 0
         if any(self._turns.can_go_on(stream) for stream in self._streams.values()):
             return self._turns.pacer.rest_s(perf_counter())
         if self._untidy and not self._streams:
@@ -117,7 +123,7 @@ class Loop:
         taken = None
         try:
             message = decode_to_worker(body)
-            if isinstance(message, Start) and message.segment and descriptors:
+            if isinstance(message, Start | Move) and message.segment and descriptors:
                 taken = descriptors.pop(0)
             self._handle(message, taken)
         except msgspec.MsgspecError as error:
@@ -128,8 +134,8 @@ class Loop:
 
     def _handle(self, message: ToWorker, descriptor: int | None) -> None:
         match message:
-            case Start():
-                self._start(message, descriptor)
+            case Start() | Move():
+                self._place(message, descriptor)
             case Cancel() | Detach() | Pause() | Resume() | Grant():
                 stream = self._streams.get(message.stream)
                 if stream is not None:
@@ -163,6 +169,16 @@ class Loop:
                 stream.paused = isinstance(message, Pause)
             case Grant():
                 stream.granted = max(stream.granted, message.tokens)
+
+    def _place(self, message: Start | Move, descriptor: int | None) -> None:
+        """A stream begins, or goes on, in a segment that came with the message."""
+        stream = self._streams.get(message.stream)
+        if isinstance(message, Start):
+            self._start(message, descriptor)
+        elif stream is not None:
+            self._windows.order(stream, message, descriptor)
+        elif descriptor is not None:
+            os.close(descriptor)
 
     def _speculate(self, mode: str) -> None:
         if mode in self._decoder.speculation:
@@ -235,6 +251,7 @@ class Loop:
 
     def _release(self, stream: Stream) -> None:
         self._streams.pop(stream.id, None)
+        self._windows.give_up(stream)
         if stream.cache is not None:
             self._decoder.close(stream.cache)
             stream.cache = None

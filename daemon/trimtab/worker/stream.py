@@ -8,10 +8,11 @@ the first worker: nothing at the seam can differ.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from trimtab.worker.decoder import Cache
+from trimtab.domain.view import View
+from trimtab.worker.decoder import Cache, Moving
 from trimtab.worker.detokenize import Detokenizer
 from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.sampling import Logits, Sampler, log_probabilities
@@ -44,6 +45,23 @@ class Language:
     eos: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A stream's way into another segment.
+
+    Attributes:
+        move: What is moved.
+        descriptor: Of the new segment.
+        dropped: Tokens that are forgotten once it is there.
+        granted: Tokens that it may have there.
+    """
+
+    move: Moving
+    descriptor: int
+    dropped: int
+    granted: int
+
+
 class Stream:
     """A stream that this worker computes.
 
@@ -64,6 +82,9 @@ class Stream:
         decode_s: Engine time spent on its decoding.
         granted: Tokens that it may have in its cache; 0 for no bound.
         asked: Tokens that the controller was last asked for.
+        view: Which of its tokens are in the cache, or will be.
+        journey: Its way into another segment; nothing is computed for it meanwhile.
+        asked_to_move: True once the controller has been asked for more room in the window.
         ngram: How good n-gram drafts are in it.
         draft: How good the draft variant's drafts are in it.
         drafted: Tokens that were drafted and verified.
@@ -83,6 +104,9 @@ class Stream:
         self.decode_s = 0.0
         self.granted = start.granted
         self.asked = 0
+        self.view = View(start.keep, start.dropped)
+        self.journey: Journey | None = None
+        self.asked_to_move = False
         self.ngram = Acceptance()
         self.draft = Acceptance()
         self.drafted = 0
@@ -110,13 +134,30 @@ class Stream:
 
     @property
     def capacity(self) -> int:
-        """The most tokens that it can ever hold."""
-        return min(self._start.context, self.prompt_length + self._start.max_tokens)
+        """The most positions that its cache ever needs."""
+        return min(self._start.context, self._longest - self.view.dropped)
+
+    @property
+    def room(self) -> int:
+        """Positions that its window has left; its last one belongs to the newest token."""
+        used = self.cache.length if self.cache is not None else 0
+        most = self._start.context - 1 if self.view.shifts else self.capacity
+        return max(0, most - used)
+
+    @property
+    def full(self) -> bool:
+        """True if its window has to be shifted before it can go on."""
+        return self.view.shifts and self.journey is None and self.room == 0
 
     @property
     def left(self) -> int:
         """Tokens that may still be generated."""
-        return self.capacity - len(self.tokens)
+        longest = self._longest if self.view.shifts else self.capacity
+        return longest - len(self.tokens)
+
+    @property
+    def _longest(self) -> int:
+        return self.prompt_length + self._start.max_tokens
 
     @property
     def descriptor(self) -> int | None:
@@ -126,7 +167,7 @@ class Stream:
     @property
     def valid(self) -> int:
         """Tokens in that segment whose KV counts; the newest token must be computed anyway."""
-        return min(self._start.valid, len(self.tokens) - 1)
+        return min(self._start.valid, self.view.cached(len(self.tokens)) - 1)
 
     def advance(self, logits: Logits) -> Tokens:
         """Choose the next token; `ended` says afterwards whether it was the last.
@@ -173,6 +214,16 @@ class Stream:
         """What this stream would choose from a draft's logits, ``ahead`` tokens after the next."""
         return self._sampler.choose(logits, len(self.tokens) + ahead)
 
+    def settle(self, journey: Journey) -> None:
+        """It has arrived in another segment."""
+        self.release()
+        self._descriptor = journey.descriptor
+        self.view = replace(self.view, dropped=journey.dropped)
+        self.granted = journey.granted
+        self.asked = 0
+        self.journey = None
+        self.asked_to_move = False
+
     def release(self) -> None:
         """Close the segment's descriptor."""
         if self._descriptor is not None:
@@ -190,7 +241,7 @@ class Stream:
         end_of_answer = token in self._language.eos and not self._start.ignore_eos
         if cut.stopped or end_of_answer:
             self.ended = EndReason.STOP
-        elif len(self.tokens) >= self.capacity:
+        elif self.left <= 0:
             self.ended = EndReason.LENGTH
         return cut.text
 

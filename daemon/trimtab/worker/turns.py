@@ -80,9 +80,10 @@ class Turns:
         if stream is None or stream.cache is None:
             return
         shared = len(running) > 1 or not self.pacer.full
-        at, total = stream.cache.length, len(stream.tokens)
+        seen = stream.view.of(stream.tokens)
+        at, total = stream.cache.length, len(seen)
         size = min(self._piece.tokens(shared=shared), self._room(stream))
-        piece = stream.tokens[at : at + size]
+        piece = seen[at : at + size]
         last = at + len(piece) == total
         begun_s = perf_counter()
         try:
@@ -104,16 +105,17 @@ class Turns:
 
     def _room(self, stream: Stream) -> int:
         """Tokens that may still go into the stream's cache; asks for more before they run out."""
-        if stream.cache is None:
+        if stream.cache is None or stream.journey is not None:
             return 0
         granted = stream.granted
         if granted == 0:
-            return stream.capacity
+            return stream.room
         length = stream.cache.length
         if granted < stream.capacity and stream.asked <= granted < length + _ASK_AHEAD:
-            stream.asked = min(stream.capacity, max(granted, len(stream.tokens)) + _ASK_FOR)
+            needed = max(granted, stream.view.cached(len(stream.tokens)))
+            stream.asked = min(stream.capacity, needed + _ASK_FOR)
             self._say(Grow(stream=stream.id, tokens=stream.asked))
-        return max(0, granted - length)
+        return max(0, min(granted - length, stream.room))
 
     def _advance(self, stream: Stream, logits: Logits) -> bool:
         """Choose, say and count the next token; False if the stream has ended."""

@@ -18,6 +18,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from trimtab.domain.models import RopeSpec
+
 HEADER: Final = struct.Struct("<IB")
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
@@ -68,6 +70,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
         draft: Folder of another variant of the model that drafts for this one in the same KV cache;
             empty for none.
         draft_indices_graph: The same file name for the draft.
+        rope: How positions are turned into the keys; None where that follows no single base.
     """
 
     folder: str
@@ -77,6 +80,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     indices_graph: str = ""
     draft: str = ""
     draft_indices_graph: str = ""
+    rope: RopeSpec | None = None
 
 
 class Render(msgspec.Struct, frozen=True, tag="render"):
@@ -113,6 +117,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         valid: Tokens whose KV in the segment counts; 0 without a segment.
         granted: The stream may put so many tokens into its cache; before it needs more, the worker
             asks with `Grow`, and waits for `Grant` if none has come by then. 0 for no bound.
+        keep: Tokens at the beginning that stay when the window is shifted, which is asked for with
+            `Full`; 0: the stream ends at its context.
+        dropped: Tokens after those that have been forgotten: they have no position in the cache.
     """
 
     stream: int
@@ -125,6 +132,28 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     ignore_eos: bool = False
     segment: bool = False
     valid: int = 0
+    granted: int = 0
+    keep: int = 0
+    dropped: int = 0
+
+
+class Move(msgspec.Struct, frozen=True, tag="move"):
+    """Go on in another segment, or with fewer tokens, at the next token boundary.
+
+    Answered by `Moved` once the new segment is whole; the old one stays as it is until then.
+    Without a segment the tokens that are still seen are read again into the old one, from
+    ``Start.keep`` on, and nothing is answered.
+
+    Attributes:
+        stream: Which.
+        dropped: Tokens that are forgotten from then on, those from before included.
+        segment: True if the frame carries the descriptor of an empty segment.
+        granted: Tokens that may be put into it.
+    """
+
+    stream: int
+    dropped: int
+    segment: bool = False
     granted: int = 0
 
 
@@ -191,6 +220,7 @@ ToWorker: TypeAlias = (
     Load
     | Render
     | Start
+    | Move
     | Grant
     | Cancel
     | Detach
@@ -218,6 +248,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
         vocabulary: Token ids are below this.
         eos: Token ids that end a stream.
         speculation: Modes that `Speculate` may ask for here, ``off`` included.
+        rereads: Why a shift of the window reads the tokens that stay again; empty where their keys
+            are turned to their new positions.
     """
 
     load_s: float
@@ -228,6 +260,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     vocabulary: int
     eos: list[int]
     speculation: tuple[str, ...] = ("off",)
+    rereads: str = ""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -332,6 +365,32 @@ class Grow(msgspec.Struct, frozen=True, tag="grow"):
     tokens: int
 
 
+class Full(msgspec.Struct, frozen=True, tag="full"):
+    """A stream's window is full, and it may be shifted; answered by `Move`.
+
+    Attributes:
+        stream: Which.
+        cached: Positions that are used.
+    """
+
+    stream: int
+    cached: int
+
+
+class Moved(msgspec.Struct, frozen=True, tag="moved"):
+    """A stream goes on in the segment that came with `Move`.
+
+    Attributes:
+        stream: Which.
+        dropped: As ordered.
+        valid: Positions in the new segment whose KV counts.
+    """
+
+    stream: int
+    dropped: int
+    valid: int
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The stream can't go on in this worker (an engine error); others are not concerned."""
 
@@ -375,6 +434,8 @@ FromWorker: TypeAlias = (
     | RenderFailed
     | Progress
     | Grow
+    | Full
+    | Moved
     | Tokens
     | Finished
     | Failed

@@ -12,7 +12,7 @@ from signal import SIGKILL
 from typing import Any, Final, Protocol
 
 from trimtab.domain.clock import Clock
-from trimtab.domain.models import VariantSpec
+from trimtab.domain.models import RopeSpec, VariantSpec
 from trimtab.errors import LoadError, RequestError, WorkerError
 from trimtab.workers.channel import CLOSED, Channel
 from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
@@ -55,6 +55,7 @@ class Launch:
         context: The most tokens that any stream will have.
         decoder: ``auto``, ``generator`` or ``kv``.
         draft: Another variant of the model that drafts for it in the same KV; None for none.
+        rope: How the model turns positions into keys; None where that follows no single base.
     """
 
     variant: VariantSpec
@@ -62,6 +63,7 @@ class Launch:
     context: int
     decoder: str = "auto"
     draft: VariantSpec | None = None
+    rope: RopeSpec | None = None
 
 
 class WorkerListener(Protocol):
@@ -164,6 +166,7 @@ class Worker:
                     indices_graph=self.variant.indices_graph,
                     draft=draft.folder if draft is not None else "",
                     draft_indices_graph=draft.indices_graph if draft is not None else "",
+                    rope=self.launch.rope,
                 )
             )
             async with asyncio.timeout(timeout_s):

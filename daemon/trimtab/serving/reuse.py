@@ -1,0 +1,63 @@
+"""Which idle conversation a prompt begins with at the least cost.
+
+A shifted conversation's KV has seen what it forgot, and stands at other positions: it only serves
+prompts that continue it past the context, never one that would fit whole. Its first tokens, which
+never move, serve everybody.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from trimtab.domain.view import View
+from trimtab.serving.claims import Found, Idle
+
+
+def cheapest(
+    prompt: array[int], view: View, conversations: Iterable[Idle], least: int
+) -> Found | None:
+    """The conversation that leaves the fewest tokens to compute.
+
+    Args:
+        prompt: All its token ids.
+        view: What would be seen of it from nothing; with ``dropped`` it doesn't fit whole.
+        conversations: Those that may serve.
+        least: Positions that are worth the trouble.
+
+    Returns:
+        None where computing the prompt costs no more.
+    """
+    best: Found | None = None
+    cost = view.cached(len(prompt))
+    for idle in conversations:
+        found = _served_by(idle, common_prefix(prompt, idle.tokens), view)
+        left = found.view.cached(len(prompt)) - found.positions
+        if found.positions >= least and left < cost:
+            best, cost = found, left
+    return best
+
+
+def _served_by(idle: Idle, shared: int, view: View) -> Found:
+    """What of a conversation serves, given how many tokens it shares with the prompt."""
+    shifted = idle.view.dropped
+    continues = idle.view.keep == view.keep and shared > view.keep + shifted
+    if shifted and view.dropped and continues:
+        return Found(idle, shared - shifted, idle.view)
+    if shifted:
+        shared = min(shared, idle.view.keep)
+    elif view.dropped:
+        return Found(idle, shared, View(view.keep))  # goes on whole, and is shifted when full
+    return Found(idle, min(shared, view.keep) if view.dropped else shared, view)
+
+
+def common_prefix(one: array[int], other: array[int]) -> int:
+    """Length of the longest common prefix, by bisection over comparisons of slices."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

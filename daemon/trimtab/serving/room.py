@@ -1,0 +1,151 @@
+"""Room for streams that run: more of their segment, or another one.
+
+A stream goes on in another segment at a token boundary, in the same worker. The old segment is the
+truth until the worker says that the new one is whole: whatever fails on the way, the stream goes
+on from the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trimtab.domain.view import View
+from trimtab.errors import ServingError, WorkerError
+from trimtab.serving.claims import Lease
+from trimtab.serving.pool import Pool
+from trimtab.serving.stream import Stream
+from trimtab.workers.protocol import Full, Grant, Grow, Move, Moved
+from trimtab.workers.worker import Worker
+
+
+class Room:
+    """Grants room, orders moves, and takes them over once they are done.
+
+    Args:
+        pool: Where segments come from.
+
+    Attributes:
+        shifts: How often a window has been shifted since the start.
+        dropped_tokens: How many tokens have been forgotten by that.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.shifts = 0
+        self.dropped_tokens = 0
+
+    def said(self, stream: Stream, worker: Worker, message: Grow | Full | Moved) -> str:
+        """A worker has something to say about a stream's room.
+
+        Returns:
+            What is wrong with the message, in words; empty if nothing is.
+        """
+        match message:
+            case Grow():
+                self.grow(stream, worker, message.tokens)
+            case Full():
+                self.shift(stream, worker, message)
+            case Moved():
+                return self.moved(stream, message)
+        return ""
+
+    def grow(self, stream: Stream, worker: Worker, tokens: int) -> None:
+        """A stream is about to need room for more tokens; it waits where there is none."""
+        lease = stream.lease
+        if lease is None:
+            return
+        stream.wanted_tokens = tokens
+        leases = [lease] if stream.moving is None else [lease, stream.moving]
+        if not all(self._pool.grant(one, tokens) for one in leases):
+            return  # others' ends make room
+        stream.wanted_tokens = 0
+        try:
+            worker.send(Grant(stream=stream.id, tokens=min(one.granted for one in leases)))
+        except WorkerError:
+            pass  # its loss is about to be reported
+
+    def feed(self, running: Sequence[Stream]) -> Stream | None:
+        """Give streams that wait for room what there is.
+
+        Returns:
+            The youngest, if none can go on: it has to give way.
+        """
+        for stream in running:
+            if stream.wanted_tokens and stream.worker is not None:
+                self.grow(stream, stream.worker, stream.wanted_tokens)
+        starved = [stream for stream in running if stream.starved]
+        return starved[-1] if starved and len(starved) == len(running) else None
+
+    def shift(self, stream: Stream, worker: Worker, full: Full) -> None:
+        """A stream's window is full: the older half of what isn't kept is forgotten.
+
+        Keys are turned to their new positions in a second segment. Where they can't be, or there
+        is no room for a second one, the tokens that stay are read again.
+        """
+        if stream.detaching or not stream.view.shifts or stream.moving is not None:
+            return
+        view = stream.view.narrowed(full.cached, stream.context)
+        ready = worker.ready
+        turns = ready is not None and not ready.rereads
+        target = self._second(stream, view) if turns else None
+        if target is None:
+            self._count(stream, view)
+            stream.read_again(view)
+        try:
+            if target is None:
+                worker.send(Move(stream=stream.id, dropped=view.dropped))
+            else:
+                self._order(stream, worker, target, view)
+        except WorkerError:
+            pass  # its loss is about to be reported
+
+    def moved(self, stream: Stream, message: Moved) -> str:
+        """The new segment is whole: it is the truth from here on.
+
+        Returns:
+            What is wrong with the message, in words; empty if nothing is.
+        """
+        target = stream.moving
+        if target is None:
+            return "a stream was moved that should have stayed"
+        view = replace(stream.view, dropped=message.dropped)
+        if not 0 <= message.valid <= min(view.cached(len(stream.tokens)), target.granted):
+            return f"a stream came to its new segment with {message.valid} tokens"
+        if view != stream.view:
+            self._count(stream, view)
+        target.valid = message.valid
+        if stream.lease is not None:
+            self._pool.drop(stream.lease)
+        stream.lease, stream.moving, stream.view = target, None, view
+        return ""
+
+    def given_up(self, stream: Stream) -> None:
+        """The worker has let go of the stream, or is gone, before the new segment was whole."""
+        if stream.moving is not None:
+            self._pool.drop(stream.moving)
+            stream.moving = None
+
+    def _second(self, stream: Stream, view: View) -> Lease | None:
+        """Another segment for the stream; None if there is no room for one."""
+        lease = stream.lease
+        if lease is None:
+            return None
+        segment = lease.segment
+        tokens = view.cached(len(stream.tokens)) + 1
+        try:
+            return self._pool.open(
+                segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens
+            )
+        except ServingError:
+            return None
+
+    def _order(self, stream: Stream, worker: Worker, target: Lease, view: View) -> None:
+        stream.moving = target
+        order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
+        worker.send(order, [target.segment.descriptor])
+
+    def _count(self, stream: Stream, view: View) -> None:
+        stream.shifts += 1
+        self.shifts += 1
+        self.dropped_tokens += view.dropped - stream.view.dropped

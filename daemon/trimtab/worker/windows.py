@@ -1,0 +1,97 @@
+"""Streams that go on in another segment: since their window is full, or since they are told to.
+
+The old segment isn't written any more from the order on, and the new one only counts once it is
+whole and the controller knows. A large cache takes several turns, between which others decode.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from time import perf_counter
+from typing import Final
+
+from trimtab.errors import EngineError
+from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.stream import Journey, Stream
+from trimtab.workers.protocol import FromWorker, Full, Move, Moved
+
+_MOST_S: Final = 0.05
+
+
+class Windows:
+    """Moves streams, and asks for it where a window is full.
+
+    Args:
+        decoder: Moves KV.
+        say: Takes messages for the controller.
+        over: Is told of the error that ends a stream.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        say: Callable[[FromWorker], None],
+        over: Callable[[Stream, Exception | None], None],
+    ) -> None:
+        self._decoder = decoder
+        self._say = say
+        self._over = over
+
+    def order(self, stream: Stream, move: Move, descriptor: int | None) -> None:
+        """Begin what the controller has ordered; the descriptor is ours from here on."""
+        try:
+            if descriptor is None:
+                self._read_again(stream, move.dropped)
+            else:
+                self._begin(stream, move, descriptor)
+        except (EngineError, MemoryError) as error:
+            self._over(stream, error)
+
+    def run(self, streams: Iterable[Stream]) -> None:
+        """Move a little, and ask for those that can't go on."""
+        end_s = perf_counter() + _MOST_S
+        for stream in list(streams):
+            while stream.journey is not None and perf_counter() < end_s:
+                if stream.journey.move.advance():
+                    self._arrive(stream, stream.journey)
+            if stream.full and not stream.asked_to_move and stream.cache is not None:
+                stream.asked_to_move = True
+                self._say(Full(stream=stream.id, cached=stream.cache.length))
+
+    def give_up(self, stream: Stream) -> None:
+        """The stream leaves before it has arrived: the new segment is nobody's."""
+        journey = stream.journey
+        if journey is not None:
+            stream.journey = None
+            self._decoder.close(journey.move.target)
+            os.close(journey.descriptor)
+
+    def _begin(self, stream: Stream, move: Move, descriptor: int) -> None:
+        self.give_up(stream)
+        try:
+            if stream.cache is None:
+                raise EngineError("the stream has no cache that could be moved")
+            place = Place(stream.capacity, descriptor)
+            more = move.dropped - stream.view.dropped
+            moving = self._decoder.move(stream.cache, place, stream.view.keep, more)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        stream.journey = Journey(moving, descriptor, move.dropped, move.granted)
+
+    def _arrive(self, stream: Stream, journey: Journey) -> None:
+        if stream.cache is not None:
+            self._decoder.close(stream.cache)
+        stream.cache = journey.move.target
+        stream.settle(journey)
+        self._say(Moved(stream.id, journey.dropped, stream.cache.length))
+
+    def _read_again(self, stream: Stream, dropped: int) -> None:
+        if stream.cache is None:
+            raise EngineError("the stream has no cache that could be read again")
+        stream.view = replace(stream.view, dropped=dropped)
+        self._decoder.rewind(stream.cache, stream.view.keep)
+        stream.prefilled = False
+        stream.asked_to_move = False
