@@ -23,6 +23,7 @@ from trimtab.policy.compiled import (
     SignalCondition,
     Slo,
     TemperatureLimit,
+    Window,
 )
 from trimtab.policy.load import LoadResult
 from trimtab.policy.problems import Severity, describe
@@ -326,11 +327,29 @@ def test_a_policy_error_has_every_problem_in_its_message(tmp_path: Path) -> None
     assert "kv.share" in caught.value.message
 
 
-def test_a_window_that_would_shift_is_said_to_do_nothing_yet(tmp_path: Path) -> None:
-    shifting = MINIMAL + "\nknobs:\n  context: {window: {shift: true, keep: system_prompt}}\n"
-    result = load_text(shifting, tmp_path)
-    (told,) = result.warnings
+@pytest.mark.parametrize(("written", "keep"), [("system_prompt", None), ("4", 4)])
+def test_a_window_is_shifted_with_what_the_policy_keeps(
+    tmp_path: Path, written: str, keep: int | None
+) -> None:
+    result = load_text(shifting(written), tmp_path)
 
+    assert result.warnings == ()
     assert result.policy is not None
-    assert told.path == "knobs.context.window"
-    assert "isn't shifted yet" in told.message
+    assert result.policy.knobs.window == Window(shift=True, keep=keep)
+
+
+def test_a_window_that_keeps_nothing_is_refused(tmp_path: Path) -> None:
+    (told,) = load_text(shifting("0"), tmp_path).errors
+
+    assert told.path.startswith("knobs.context.window")
+
+
+def test_a_window_that_keeps_half_of_the_least_context_is_warned_of(tmp_path: Path) -> None:
+    (told,) = load_text(shifting("300"), tmp_path).warnings
+
+    assert "300 tokens" in told.message
+    assert "512" in told.message
+
+
+def shifting(keep: str) -> str:
+    return MINIMAL + f"\nknobs:\n  context: {{window: {{shift: true, keep: {keep}}}}}\n"

@@ -1,9 +1,10 @@
-"""Conversations that outgrow their context: shifted windows in a real worker, on the real engine."""
+"""Conversations that outgrow their context, in a real worker on the real engine."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,10 @@ def follow(
         if isinstance(said[-1], Tokens) and said[-1].first >= stop_at:
             break
     return said
+
+
+def open_files(worker: WorkerProcess) -> int:
+    return sum(1 for _ in Path(f"/proc/{worker.process.pid}/fd").iterdir())
 
 
 class Controller:
@@ -225,7 +230,6 @@ def test_a_stream_goes_on_for_three_times_its_context(
     assert len(controller.orders) >= 4
     assert len(moved) == (len(controller.orders) if with_segment else 0)
     assert all(message.valid == left_after_shift(View(4), CONTEXT) - 1 for message in moved)
-    assert prefills[1:] == ([] if with_segment else prefills[1:])
     assert bool(prefills[1:]) is not with_segment
 
 
@@ -316,7 +320,6 @@ def test_a_shifted_stream_goes_on_elsewhere_from_its_segment_or_from_its_tokens(
     assert dropped > 0
     assert len(by_kv.tokens) == len(by_tokens.tokens) == 105 - len(heard)
     assert [m.done for m in by_kv.said if isinstance(m, Progress)] == [valid + 1]
-    assert len([m for m in by_kv.said if isinstance(m, Progress)]) == 1
     assert [m.total for m in by_tokens.said if isinstance(m, Progress)][-1] == valid + 1
 
 
@@ -325,7 +328,7 @@ def test_a_stream_that_leaves_in_the_middle_of_a_move_leaves_nothing_behind(
 ) -> None:
     worker = new_worker()
     worker.load(decoder="kv", rope=ROPE)
-    before = len(os.listdir(f"/proc/{worker.process.pid}/fd"))
+    before = open_files(worker)
     worker.send(request(segment=True, granted=CONTEXT), [segments()])
     worker.until(lambda message: isinstance(message, Full))
     worker.send(Move(1, 62, segment=True, granted=CONTEXT), [segments()])
@@ -334,7 +337,7 @@ def test_a_stream_that_leaves_in_the_middle_of_a_move_leaves_nothing_behind(
     worker.send(Move(1, 62, segment=True, granted=CONTEXT), [segments()])
     worker.until_silent()
 
-    assert len(os.listdir(f"/proc/{worker.process.pid}/fd")) == before
+    assert open_files(worker) == before
 
 
 @pytest.mark.parametrize(

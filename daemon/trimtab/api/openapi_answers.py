@@ -24,6 +24,8 @@ DISCLOSURE: Final = _object(
     switches=_COUNT,
     variants=_list(_TEXT),
     resumed=_COUNT,
+    shifts=_COUNT,
+    dropped_tokens=_COUNT,
 )
 USAGE: Final = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 COMPLETION: Final = _object(

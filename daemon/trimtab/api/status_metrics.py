@@ -92,6 +92,16 @@ def _counts(status: StatusView) -> Iterator[Metric]:
         ("trimtab_tokens", "Tokens generated.", status.tokens_total),
         ("trimtab_requests", "Requests taken.", status.requests_total),
         ("trimtab_switches", "Variant switches.", status.switches_total),
+        (
+            "trimtab_window_shifts",
+            "Times that a conversation went on past its context.",
+            status.window.shifts_total,
+        ),
+        (
+            "trimtab_window_dropped_tokens",
+            "Tokens that were forgotten by that.",
+            status.window.dropped_tokens_total,
+        ),
         ("trimtab_worker_restarts", "Workers started again after a fault.", status.restarts_total),
     ):
         yield CounterMetricFamily(name, told, value=float(value))

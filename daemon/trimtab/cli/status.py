@@ -61,6 +61,7 @@ def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
         ("stale", _stale(now["policy"])),
         ("streams", _streams(now)),
         *[("worker", _worker(worker)) for worker in now["workers"]],
+        ("window", _window(now)),
         ("pinned", _pinned(now)),
         ("paused", "steps are stopped; `trimtab resume` starts them" if now["paused"] else ""),
         ("counts", _counts(now)),
@@ -112,6 +113,18 @@ def _worker(worker: dict[str, Any]) -> str:
     if worker["load_s"] is not None:
         parts.append(f"loaded in {seconds(worker['load_s'])}")
     return ", ".join(parts)
+
+
+def _window(now: dict[str, Any]) -> str:
+    """Only where conversations go on past their context: that isn't what one expects."""
+    window = now["window"]
+    if not window["shift"]:
+        return ""
+    kept = "the system prompt" if window["keep"] is None else f"{window['keep']} tokens"
+    told = f"past the context the oldest is forgotten, but for {kept}; "
+    told += f"{window['shifts_total']} shifts, {window['dropped_tokens_total']} tokens so far"
+    reasons = sorted({worker["rereads"] for worker in now["workers"]} - {""})
+    return f"{told}; what stays is read again, since {reasons[0]}" if reasons else told
 
 
 def _pinned(now: dict[str, Any]) -> str:

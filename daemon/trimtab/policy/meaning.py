@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Final
 
 from trimtab.domain.readings import Unit
+from trimtab.domain.view import fits
 from trimtab.policy.compiled import (
     AllOf,
     AnyOf,
@@ -178,6 +179,12 @@ def _check_knobs(policy: Policy, report: Report) -> None:
         message = f"{policy.floor.context} tokens is above knobs.context.max, {knobs.context_max}"
         also: list[PathParts] = [("knobs", "context", "max")]
         report.error(("floor", "context"), message, str(knobs.context_max), also=also)
+    if knobs.window.keep is not None and not fits(knobs.window.keep, knobs.context_min):
+        message = (
+            f"{knobs.window.keep} tokens are half of the least context, {knobs.context_min}, or "
+            "more: a conversation that gets no more than that ends there"
+        )
+        report.warning(("knobs", "context", "window", "keep"), message)
     drafts = [name.removeprefix("draft:") for name in knobs.speculation if ":" in name]
     for name in drafts:
         if knobs.variants and name not in knobs.variants:

@@ -93,11 +93,12 @@ class WindowShift(Part):
     shift: Literal[True] = Field(description="Always true; refusing is written 'window: refuse'.")
     keep: Annotated[
         Annotated[Literal["system_prompt"], Tag("<word>")]
-        | Annotated[int, Field(ge=0, le=MAX_CONTEXT), Tag("<number>")],
+        | Annotated[int, Field(ge=1, le=MAX_CONTEXT), Tag("<number>")],
         Discriminator(lambda found: "<word>" if isinstance(found, str) else "<number>"),
     ] = Field(
         "system_prompt",
-        description="How much of the beginning stays: the system prompt, or tokens.",
+        description="How much of the beginning stays: the system prompt, or tokens. "
+        "It must be less than half of the context.",
     )
 
 

@@ -27,6 +27,7 @@ from trimtab.serving.control import (
     PushedSignal,
     SignalView,
     StatusView,
+    WindowView,
     WorkerView,
 )
 from trimtab.serving.meter import RATE_SIGNAL
@@ -204,6 +205,7 @@ class Overview:
             pin_expires_in_s=None if until_s is None else until_s - now,
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
+            window=_window(daemon),
         )
 
     def headline(self) -> str:
@@ -375,6 +377,7 @@ class Overview:
                 resident_bytes=worker.resident_bytes,
                 load_s=worker.ready.load_s if worker.ready is not None else None,
                 streams=len(self._daemon.streams.on(worker)),
+                rereads=worker.ready.rereads if worker.ready is not None else "",
             )
             for worker in self._daemon.supervisor.workers
         ]
@@ -421,3 +424,8 @@ def _point(point: OperatingPoint) -> PointView:
         kv_placement=str(point.kv_placement),
         pace_ratio=point.pace_ratio,
     )
+
+
+def _window(daemon: Daemon) -> WindowView:
+    window, room = daemon.controller.policy.knobs.window, daemon.streams.room
+    return WindowView(window.shift, window.keep, room.shifts, room.dropped_tokens)

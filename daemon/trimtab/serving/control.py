@@ -45,7 +45,7 @@ class PushedSignal(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """One worker process."""
+    """One worker process; ``rereads`` is why a shift of the window reads again what stays."""
 
     variant: str
     state: str
@@ -56,6 +56,23 @@ class WorkerView(msgspec.Struct, frozen=True):
     resident_bytes: int | None
     load_s: float | None
     streams: int
+    rereads: str = ""
+
+
+class WindowView(msgspec.Struct, frozen=True):
+    """What happens to conversations at the end of the context.
+
+    Attributes:
+        shift: Whether they go on, and the older half of what isn't kept is forgotten.
+        keep: Tokens at the beginning that stay; None for the system prompt.
+        shifts_total: How often that has happened since the start.
+        dropped_tokens_total: How many tokens have been forgotten by it.
+    """
+
+    shift: bool = False
+    keep: int | None = None
+    shifts_total: int = 0
+    dropped_tokens_total: int = 0
 
 
 class PolicyView(msgspec.Struct, frozen=True):
@@ -102,6 +119,7 @@ class StatusView(msgspec.Struct, frozen=True):
     pin_expires_in_s: float | None
     paused: bool
     last_decision: dict[str, Any] | None
+    window: WindowView = WindowView()
 
 
 class Control(Protocol):
