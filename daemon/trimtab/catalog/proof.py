@@ -10,13 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from trimtab.catalog import build_process
 from trimtab.catalog.graph import GraphFacts
+from trimtab.catalog.load import rope_spec
 from trimtab.catalog.manifest import Hints
 from trimtab.errors import BuildError
 
@@ -46,6 +47,8 @@ class Proof:
         tokens: Tokens of the text.
         indices_exact: Whether the graph with `logits_indices` gives the same bits; None if it
             wasn't asked for.
+        shift: What a shift of the window costs, as `shift_loss` has it; None if it wasn't asked
+            for, or can't be measured.
     """
 
     resident_bytes: int
@@ -60,6 +63,7 @@ class Proof:
     chat_template: bool
     tokens: int
     indices_exact: bool | None
+    shift: dict[str, Any] | None
 
     def hints(self, threads: int) -> Hints:
         """The speeds, as the manifest has them."""
@@ -88,6 +92,7 @@ def prove(
     indices_graph: str,
     on_note: Callable[[str], None],
     generate: int = GENERATE,
+    shift: bool = False,
 ) -> Proof:
     """Prove one variant in a process of its own.
 
@@ -101,6 +106,7 @@ def prove(
         indices_graph: The graph to compare with the original; empty for none.
         on_note: Called with a few words as it goes.
         generate: Tokens to generate.
+        shift: Whether to measure what a shift of the window costs.
 
     Raises:
         BuildError: It doesn't load, generate or predict; with the reason.
@@ -125,6 +131,8 @@ def prove(
         "reference": str(reference) if reference else "",
         "is_reference": is_reference,
         "indices_graph": indices_graph,
+        "shift": shift,
+        "rope": asdict(rope) if (rope := rope_spec(facts.rope)) is not None else None,
     }
     result = _run(request, name, on_note)
     proof = Proof(**{field.name: result[field.name] for field in fields(Proof)})

@@ -23,6 +23,7 @@ import psutil
 
 from trimtab.catalog.compare import Comparison, Reference
 from trimtab.catalog.own_kv import indices_are_exact
+from trimtab.catalog.shift_loss import shift_loss
 from trimtab.errors import BuildError
 
 PIECE: Final = 64
@@ -147,10 +148,14 @@ def prove(request: dict[str, Any], answer: Any) -> dict[str, Any]:
     result["chat_template"] = _has_chat_template(tokenizer)
     result["tokens"] = len(ids)
     result["indices_exact"] = None
+    result["shift"] = None
+    del model, tokenizer
+    gc.collect()
     if request.get("indices_graph"):
-        del model, tokenizer
-        gc.collect()
         result["indices_exact"] = indices_are_exact(request, ids[: 3 * PIECE])
+    if request.get("shift"):
+        answer({"note": "the window is shifted"})
+        result["shift"] = shift_loss(request, ids.astype(np.int64))
     return result
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trimtab.catalog.fingerprint import file_sha256, tokenizer_sha256
 from trimtab.catalog.graph import read_graph
@@ -31,6 +32,7 @@ class Verdict:
         perplexity: As measured now; None if it didn't come to that.
         expected: As the manifest has it; None if it was never measured.
         decode_tps: Tokens a second, as measured now.
+        shift: What a shift of the window costs, as `shift_loss` has it; None if it can't be told.
     """
 
     model_id: str
@@ -39,6 +41,7 @@ class Verdict:
     perplexity: float | None = None
     expected: float | None = None
     decode_tps: float | None = None
+    shift: Mapping[str, Any] | None = None
 
 
 def verify_variant(
@@ -99,6 +102,7 @@ def _run(
             indices_graph="" if _same_engine(variant) else variant.indices_graph,
             on_note=note,
             generate=GENERATE,
+            shift=True,
         )
     return Verdict(
         manifest.id,
@@ -107,6 +111,7 @@ def _run(
         proof.perplexity,
         variant.perplexity,
         proof.decode_tps,
+        proof.shift,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,14 @@ def print_verdicts(verdicts: list[Verdict], console: Console) -> None:
                 f"{verdict.decode_tps:.0f} tokens/s",
                 highlight=False,
             )
+            if verdict.shift is not None:
+                console.print(f"  {_shift_words(verdict.shift)}", highlight=False, soft_wrap=True)
+
+
+def _shift_words(shift: Mapping[str, Any]) -> str:
+    by = "keys turned" if shift["shift_by"] == "turned" else "kept tokens read again"
+    return (
+        f"a shift of a window of {shift['shift_window']:.0f} tokens ({by}): "
+        f"mean KL {shift['shift_mean_kl']:.3f}, perplexity {shift['shift_perplexity']:.2f} "
+        f"after it and {shift['unshifted_perplexity']:.2f} without"
+    )
