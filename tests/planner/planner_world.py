@@ -70,6 +70,7 @@ class World:
         failing: Variants that don't load.
         action_s: How long a hand-over takes.
         stuck: True: giving back idle KV is said to be done and changes nothing.
+        leak_bytes: What the worker holds beyond what anybody expects.
         really: Bytes that workers hold just after loading, where it isn't what was predicted.
     """
 
@@ -82,6 +83,7 @@ class World:
     failing: set[str] = field(default_factory=set)
     action_s: float = 1.0
     stuck: bool = False
+    leak_bytes: int = 0
     really: dict[str, int] = field(default_factory=dict)
     demand: Demand = field(default_factory=Demand)
     now: float = 100.0
@@ -158,7 +160,7 @@ class World:
             return None
         draft = self.model.variant(draft_of(self.loaded.speculation) or "")
         own = self.really.get(variant.name, loaded_bytes(variant, {}))
-        weights = own + (draft.weights_bytes if draft is not None else 0)
+        weights = own + self.leak_bytes + (draft.weights_bytes if draft is not None else 0)
         return weights + variant.kv_bytes_per_token * self.demand.kv_tokens
 
     def _measure(self) -> None:

@@ -12,9 +12,9 @@ from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.frame import Inputs, frame
-from trimtab.planner.heat import restrict
+from trimtab.planner.heat import ladder, restrict
 from trimtab.planner.predict import Basis, Situation, predict_from
-from trimtab.planner.relief import idle_bytes
+from trimtab.planner.relief import idle_bytes, resting
 from trimtab.planner.state import State
 from trimtab.policy.compiled import KnobBounds, Policy
 
@@ -146,14 +146,15 @@ def assess(
 def _inputs(
     state: State, policy: Policy, bounds: KnobBounds, model: ModelSpec, at_s: float
 ) -> Inputs:
-    pace_ratio, too_hot = restrict(state.heat, model, bounds)
+    steps = ladder(model, bounds, state.threads)
+    left = restrict(state.heat.level, steps, resting(state, at_s))
     return Inputs(
         model=model,
         policy=policy,
         bounds=bounds,
-        threads=state.threads,
-        pace_ratio=pace_ratio,
-        too_hot=too_hot,
+        threads=left.threads,
+        pace_ratio=left.pace_ratio,
+        too_hot=left.too_hot,
         kv_placement=state.point.kv_placement,
         pinned=pinned_knobs(state, at_s),
         quarantine={

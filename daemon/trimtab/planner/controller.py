@@ -65,7 +65,7 @@ def step(state: State, event: Event, policy: Policy) -> Step:
     cause = NO_CAUSE
     match event:
         case Tick():
-            state = relief.judge(observe.tick(state, event, policy), event.at_s)
+            state = relief.judge(observe.tick(state, event, policy), policy, event.at_s)
             state, settled = outcome.settle(state, event.at_s)
         case ActionEnded():
             state = outcome.ended(state, event)

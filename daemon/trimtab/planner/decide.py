@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, KvPlacement
+from trimtab.domain.knobs import PARKED, Knob, KvPlacement
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.foresight import trend_bytes_s
 from trimtab.planner.plan import Move, carry_out
-from trimtab.planner.relief import idle_bytes
+from trimtab.planner.relief import distrusted, idle_bytes
 from trimtab.planner.standing import waits_for
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy, TemperatureLimit
+
+HEAT_WORDS: Final = {
+    Knob.PACE: "a slower pace rests",
+    Knob.THREADS: "fewer threads rest",
+    Knob.VARIANT: "smaller variants rest",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +207,12 @@ def _way_out(
 ) -> Assessed | None:
     """Cheap knobs before dear ones, and no step up by the way unless nothing else is left."""
     here = model.variant(state.point.variant or "")
-    same = tuple(one for one in judged if one.point.variant == state.point.variant)
+    least = state.point.context if distrusted(state, Knob.CONTEXT) else 0
+    same = tuple(
+        one
+        for one in judged
+        if one.point.variant == state.point.variant and one.point.context >= least
+    )
     if (stay := choose.best(same, Fit.KEPT)) is not None:
         return stay
     if here is not None and not pinned_knobs(state, at_s):
@@ -272,15 +284,17 @@ def _why(
                 text += f", as others take {mib(trend)} a second"
         return Trigger("memory.available", available, limit.headroom_bytes, text=text)
     heat = state.heat
-    if state.snapshot is not None and heat.changed_s == at_s and policy.temperature is not None:
-        celsius = state.snapshot.value("temperature.max")
-        return _heat_trigger(state, policy.temperature, celsius or 0.0)
+    celsius = state.snapshot.value("temperature.max") if state.snapshot is not None else None
+    if celsius is not None and heat.changed_s == at_s and policy.temperature is not None:
+        return _heat_trigger(state, policy.temperature, celsius)
     if cause:
         return Trigger("event", text=cause)
     if current is not None and current.reason:
         return Trigger("exclusion", text=current.reason)
     if current is None and (rule := _latest_rule(state, policy)) is not None:
         return rule
+    if current is None and celsius is not None and policy.temperature is not None and heat.level:
+        return _heat_trigger(state, policy.temperature, celsius)  # a means rests, or has rested
     return Trigger("bounds", text="the point is outside the bounds in force")
 
 
@@ -294,6 +308,9 @@ def _heat_trigger(state: State, limit: TemperatureLimit, celsius: float) -> Trig
             text=f"{celsius:.0f} °C, under the limit of {leave:.0f} °C",
         )
     text = f"{celsius:.0f} °C, over the limit of {enter:.0f} °C"
+    for knob in (Knob.PACE, Knob.THREADS, Knob.VARIANT):
+        if distrusted(state, knob):
+            text += f"; {HEAT_WORDS[knob]} ({state.distrust[knob].reason})"
     if celsius < enter:
         away_s = state.thermal.time_to_s(enter, celsius)
         text = f"{celsius:.0f} °C, and {enter:.0f} °C would be reached in {away_s:.0f} s"

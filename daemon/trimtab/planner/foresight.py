@@ -8,7 +8,7 @@ T∞ and τ; the limit is reached after τ·ln((T∞ − T)/(T∞ − limit)), a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log
+from math import exp, inf, log
 from typing import Final
 
 SPACING_S: Final = 5.0
@@ -87,6 +87,17 @@ class ThermalFit:
             return inf
         end, tau_s = model
         return tau_s * log((end - celsius) / (end - limit_celsius))
+
+    def ahead(self, celsius: float, seconds: float) -> float:
+        """Where the temperature goes from here if nothing changes.
+
+        Before it is known where it tends, it is taken to go on rising as it did.
+        """
+        model = self.steady()
+        if model is None:
+            return celsius + max(0.0, self.slope / max(self.weight, 1.0)) * seconds
+        end, tau_s = model
+        return end + (celsius - end) * exp(-seconds / tau_s)
 
 
 def needed_s(load_s: float | None) -> float:

@@ -7,13 +7,14 @@ from typing import Final
 
 from trimtab.domain.events import Tick, WorkerMeasured
 from trimtab.planner.foresight import TREND_TICKS
-from trimtab.planner.heat import advance, most_levels
+from trimtab.planner.heat import advance, in_use, ladder
 from trimtab.planner.predict import loaded_bytes
+from trimtab.planner.relief import judge_heat, resting
 from trimtab.planner.resident import estimates
 from trimtab.planner.state import Heat, Quarantine, State, changed
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
-from trimtab.policy.evaluate import evaluate
+from trimtab.policy.evaluate import Verdict, evaluate
 
 HOUR_S: Final = 3600.0
 
@@ -22,12 +23,7 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
     """Take in a snapshot."""
     at_s = event.at_s
     rules, verdicts = evaluate(policy, state.rules, event.snapshot, event.wall_minute)
-    celsius = event.snapshot.value("temperature.max")
-    thermal = state.thermal.seen(at_s, celsius)
-    heat = state.heat if policy.temperature is not None else Heat()
-    if state.model is not None and policy.temperature is not None:
-        most = most_levels(state.model, combine(verdicts, policy.knobs).knobs)
-        heat = advance(heat, celsius, thermal, policy, most, at_s)
+    state = _heated(state, event, policy, verdicts)
     pin = state.pin
     if pin is not None and pin.until_s is not None and at_s >= pin.until_s:
         pin = None
@@ -36,8 +32,6 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         state,
         snapshot=event.snapshot,
         demand=event.demand,
-        heat=heat,
-        thermal=thermal,
         rules=rules,
         pin=pin,
         fall_bytes_s=fall_bytes_s,
@@ -47,6 +41,21 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,
     )
+
+
+def _heated(state: State, event: Tick, policy: Policy, verdicts: tuple[Verdict, ...]) -> State:
+    """The model of heat, the ratchet, and what its means have brought so far."""
+    at_s, celsius = event.at_s, event.snapshot.value("temperature.max")
+    thermal = state.thermal.seen(at_s, celsius)
+    if policy.temperature is None or state.model is None:
+        heat = state.heat if policy.temperature is not None else Heat()
+        same = thermal is state.thermal and heat == state.heat
+        return state if same else changed(state, thermal=thermal, heat=heat)
+    steps = ladder(state.model, combine(verdicts, policy.knobs).knobs, state.threads)
+    state = judge_heat(changed(state, thermal=thermal), steps, celsius, policy, at_s)
+    heat = advance(state.heat, celsius, thermal, policy, steps.most, at_s)
+    tried = in_use(heat, steps, resting(state, at_s), celsius, thermal, at_s)
+    return changed(state, heat=replace(heat, tried=tried))
 
 
 def measured(state: State, event: WorkerMeasured) -> State:

@@ -70,7 +70,11 @@ def carry_out(
         running=running,
         waiting_for=frozenset(action.id for action in actions),
         settling=Settling(
-            decision, situation(state).available_bytes, idle_bytes=state.demand.idle_bytes
+            decision,
+            situation(state).available_bytes,
+            idle_bytes=state.demand.idle_bytes,
+            held_bytes=state.demand.worker_bytes,
+            kv_tokens=state.demand.kv_tokens,
         ),
         up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
         better=None,

@@ -57,6 +57,8 @@ class Settling:
         available_bytes: Memory available when it was decided.
         failed: Why an action failed; empty if none did.
         idle_bytes: What idle conversations held when it was decided.
+        held_bytes: What the worker held then; None if there was none.
+        kv_tokens: Tokens of running streams that were in that.
         judged: Whether its relief has been held against what was measured.
     """
 
@@ -66,6 +68,25 @@ class Settling:
     took_s: float = 0.0
     failed: str = ""
     idle_bytes: int = 0
+    held_bytes: int | None = None
+    kv_tokens: int = 0
+    judged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A means against heat that is in use.
+
+    Attributes:
+        at_s: Since when.
+        celsius: The temperature then.
+        fit: The model of heat then: where it would have gone.
+        judged: Whether what it has brought has been looked at.
+    """
+
+    at_s: float
+    celsius: float
+    fit: ThermalFit
     judged: bool = False
 
 
@@ -77,11 +98,13 @@ class Heat:
         level: 0 when cool; each level takes away one more of the hottest settings.
         changed_s: When it last moved.
         cool_since_s: Since when the temperature has been below the leave threshold.
+        tried: The means in use, by the name of their knob.
     """
 
     level: int = 0
     changed_s: float = NEVER_S
     cool_since_s: float | None = None
+    tried: Mapping[str, Tried] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
