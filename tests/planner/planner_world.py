@@ -91,6 +91,7 @@ class World:
     decisions: list[Decision] = field(default_factory=list)
     settled: list[Decision] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
+    order: tuple[int, ...] = ()
     pending: list[tuple[float, Action]] = field(default_factory=list)
     loaded: OperatingPoint = PARKED
 
@@ -108,6 +109,8 @@ class World:
             self.pending.clear()
         if result.settled is not None:
             self.settled.append(result.settled)
+        if result.schedule is not None:
+            self.order = result.schedule.order
         self.actions += result.actions
         wait_s = 0.0
         for action in result.actions:

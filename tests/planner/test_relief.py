@@ -124,3 +124,9 @@ def test_a_context_that_the_worker_does_not_keep_to_is_no_way_out() -> None:
 
     assert any(isinstance(one, SetContext) for one in world.actions)
     assert Knob.CONTEXT in world.state.distrust
+    assert world.point.variant == "fp32"
+
+    world.free_bytes = world.free_bytes - world.available_bytes + (512 + 20) * MIB
+    world.run(3)  # there would be room for a context of 512 tokens
+
+    assert world.point.variant == "int8"

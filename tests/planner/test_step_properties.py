@@ -34,18 +34,22 @@ from trimtab.domain.events import (
     WorkerLost,
 )
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
+from trimtab.domain.models import VariantSpec
 from trimtab.domain.scheduling import Objective
 from trimtab.planner import State, step
 from trimtab.planner.assess import situation
 from trimtab.planner.predict import loaded_bytes
-from trimtab.planner.relief import IDLE_KV, resting
+from trimtab.planner.relief import IDLE_KV, idle_bytes, resting
 from trimtab.planner.resident import estimates
 from trimtab.policy.compiled import Stability
 
 DWELL_S = 10.0
 IN_FORCE = policy(stability=Stability(dwell_s=DWELL_S, cooldown_s=5.0, switches_per_hour=30))
 HEADROOM = 512 * MIB
+LEAVE = 768 * MIB
 PACE_LEVELS = 3
+MOVES = (Direction.UP, Direction.DOWN, Direction.START)
+UP_SIGNALS = ("memory.available", "better", "value")
 
 
 class Watched(World):
@@ -119,11 +123,53 @@ class Core(RuleBasedStateMachine):
         self.world.start()
         self.next_request = 0
         self.open: list[int] = []
+        self.ended = -1  # the order before may still hold it, while there is no other
         self.pinned: str | None = None
 
     @rule(seconds=st.integers(1, 40))
     def time_passes(self, seconds: int) -> None:
         self.world.run(seconds)
+
+    @rule()
+    def all_stays_as_it_is_for_a_while(self) -> None:
+        """Long enough for every step that must be taken: then what holds is within the limits."""
+        world = self.world
+        world.run(20)
+        if world.blind or world.pending or world.leak_bytes:
+            return  # nobody can know, or a worker that has just been loaded grows by itself
+        short = world.available_bytes + idle_bytes(world.state) < HEADROOM
+        assert world.point.parked or not short
+        assert self.pinned is None or world.point.variant in (self.pinned, None)
+
+    @rule(
+        variant=st.sampled_from(LADDER.variants),
+        mib=st.integers(-10, 90),
+        idle=st.integers(0, 200),
+    )
+    def memory_is_just_enough(self, variant: VariantSpec, mib: int, idle: int) -> None:
+        """For a variant, or for a short conversation on it, or not quite."""
+        self.world.demand = replace(self.world.demand, idle_bytes=idle * MIB)
+        self.world.free_bytes = HEADROOM + loaded_bytes(variant, {}) + mib * MIB
+        self.world.run(3)
+
+    @rule(idle=st.integers(50, 300))
+    def idle_conversations_hold_what_is_missing(self, idle: int) -> None:
+        held = self.world.free_bytes - self.world.available_bytes
+        others = held - self.world.demand.idle_bytes
+        self.world.demand = replace(self.world.demand, idle_bytes=idle * MIB)
+        self.world.free_bytes = HEADROOM + others + idle * MIB - 40 * MIB
+        self.world.run(3)
+
+    @rule()
+    def it_gets_hot_and_stays_so(self) -> None:
+        self.world.celsius = 79.9
+        self.world.run(100)
+        self.world.celsius = 80.1
+        self.world.run(45)
+
+    @rule(variant=st.sampled_from(["fp32", "int8"]))
+    def a_variant_does_not_load(self, variant: str) -> None:
+        self.world.failing ^= {variant}
 
     @rule(mib=st.integers(300, 3000))
     def memory_changes(self, mib: int) -> None:
@@ -188,7 +234,8 @@ class Core(RuleBasedStateMachine):
     @rule(tokens=st.integers(1, 50))
     def a_request_ends(self, tokens: int) -> None:
         if self.open:
-            self.world.post(RequestEnded(self.world.now, self.open.pop(0), tokens, 0.0, 1.0))
+            self.ended = self.open.pop(0)
+            self.world.post(RequestEnded(self.world.now, self.ended, tokens, 0.0, 1.0))
 
     @rule()
     def the_worker_dies(self) -> None:
@@ -219,11 +266,7 @@ class Core(RuleBasedStateMachine):
     @invariant()
     def no_step_up_comes_within_the_dwell_time(self) -> None:
         for before, decision in self.records:
-            if decision.direction is Direction.UP and decision.trigger.signal in (
-                "memory.available",
-                "better",
-                "value",
-            ):
+            if decision.direction is Direction.UP and decision.trigger.signal in UP_SIGNALS:
                 assert decision.at_s - before.changed_s >= DWELL_S
 
     @invariant()
@@ -231,6 +274,18 @@ class Core(RuleBasedStateMachine):
         for _, _, actions in self.plans:
             kinds = [type(action) for action in actions]
             assert len(kinds) == len(set(kinds))
+            # What loads another worker comes last: all before it only takes less.
+            assert all(not isinstance(action, SwitchWorker | Park) for action in actions[:-1])
+
+    @invariant()
+    def a_step_up_would_keep_the_leave_threshold(self) -> None:
+        for before, decision in self.records:
+            expected = decision.predicted
+            if expected is None or expected.available_bytes is None or before.pin is not None:
+                continue
+            if decision.direction is Direction.UP and decision.trigger.signal in UP_SIGNALS:
+                grows = expected.reserved_bytes - expected.memory_bytes
+                assert expected.available_bytes - grows >= LEAVE
 
     @invariant()
     def any_prefix_of_a_plan_is_safe(self) -> None:
@@ -240,6 +295,8 @@ class Core(RuleBasedStateMachine):
             points = [before.point]
             for action in actions:
                 points.append(after(points[-1], action))
+                for knob in points[-2].changed(points[-1]):
+                    assert points[-1].value(knob) == decision.target.value(knob)
                 if isinstance(action, SwitchWorker) and decision.predicted is not None:
                     new = decision.predicted.memory_bytes
                     both = action.mode is HandoverMode.MAKE_BEFORE_BREAK
@@ -255,15 +312,12 @@ class Core(RuleBasedStateMachine):
             rest = resting(before, decision.at_s) & resting(self.world.state, decision.at_s)
             if IDLE_KV in rest:
                 assert not any(isinstance(action, ReleaseIdleKv) for action in actions)
-            if Knob.PACE in rest:
-                assert not any(
-                    isinstance(action, SetPace) and action.ratio < before.point.pace_ratio
-                    for action in actions
-                )
+            if Knob.PACE in rest and decision.direction is not Direction.RELIEF:
+                assert decision.target.pace_ratio == 1
             if Knob.CONTEXT in rest and decision.target.variant == before.point.variant:
                 assert decision.target.context >= before.point.context
             target = decision.target.variant
-            if target is not None and decision.direction in (Direction.UP, Direction.DOWN):
+            if target is not None and decision.direction in MOVES:
                 assert target == before.point.variant or not in_quarantine(
                     before, target, decision.at_s
                 )
@@ -278,9 +332,10 @@ class Core(RuleBasedStateMachine):
     @invariant()
     def an_order_holds_each_open_request_once(self) -> None:
         if self.began:
-            requests = [job.request for job in self.world.state.queue.jobs]
-            assert len(requests) == len(set(requests))
-            assert set(requests) <= set(self.open)
+            order = self.world.order
+            assert len(order) == len(set(order))
+            assert set(order) <= set(self.open) | {self.ended}
+            assert {job.request for job in self.world.state.queue.jobs} <= set(self.open)
 
     def teardown(self) -> None:
         """The same events give the same decisions, and the same state."""
@@ -298,8 +353,8 @@ class Core(RuleBasedStateMachine):
 
 CoreTest = Core.TestCase
 CoreTest.settings = settings(
-    max_examples=25,
-    stateful_step_count=20,
+    max_examples=40,
+    stateful_step_count=25,
     derandomize=True,
     deadline=None,
     phases=(Phase.generate,),
@@ -308,20 +363,24 @@ CoreTest.settings = settings(
 
 
 @settings(max_examples=20, derandomize=True, deadline=None)
-@given(noise=st.lists(st.floats(-1, 1), min_size=50, max_size=150))
-def test_noise_within_the_band_changes_nothing(noise: list[float]) -> None:
-    world = World(policy=IN_FORCE)
-    # fp32 holds 640 + 60 MiB and a full conversation 64 MiB: the leave threshold is kept by 20 MiB.
-    calm = (768 + 700 + 64 + 20) * MIB
-    world.free_bytes = calm + 100 * MIB  # room for the doubt of what was never loaded
-    world.start()
+@given(pressed=st.booleans(), noise=st.lists(st.floats(-1, 1), min_size=50, max_size=150))
+def test_noise_within_the_band_changes_nothing(pressed: bool, noise: list[float]) -> None:
+    """Between the thresholds what is loaded stays: fp32, or int8 if memory was short before."""
+    world = World(policy=IN_FORCE).start()
+    if pressed:
+        world.free_bytes = 1000 * MIB
+        world.run(5)
+    # fp32 holds 640 + 60 MiB, a full conversation 64 MiB: in the middle of the band of 256 MiB.
+    middle = (512 + 128 + 700 + 64) * MIB
+    world.free_bytes = middle
+    world.run(30)
     before = len(world.decisions)
 
     for amplitude in noise:
-        world.free_bytes = calm + 60 * MIB * amplitude
+        world.free_bytes = middle + 60 * MIB * amplitude
         world.run(1)
 
-    assert world.point.variant == "fp32"
+    assert world.point.variant == ("int8" if pressed else "fp32")
     assert world.decisions[before:] == []
 
 
@@ -347,8 +406,8 @@ def test_constant_input_comes_to_rest(
 
 
 def test_heat_that_nothing_cools_is_answered_ever_more_rarely() -> None:
-    world = World(policy=IN_FORCE, celsius=50.0).start()
-    world.celsius = 85.0
+    world = World(policy=IN_FORCE, celsius=79.9).start().run(60)
+    world.celsius = 80.1
     by_hour = []
     for _ in range(3):
         before = len(world.decisions)
@@ -356,4 +415,4 @@ def test_heat_that_nothing_cools_is_answered_ever_more_rarely() -> None:
         by_hour.append(len(world.decisions) - before)
 
     assert by_hour[0] > by_hour[1] >= by_hour[2]
-    assert by_hour[2] <= 8
+    assert world.state.distrust[Knob.PACE].wait_s >= 960

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from math import inf
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.frame import Inputs, frame
 from trimtab.planner.heat import ladder, restrict
+from trimtab.planner.points import draft_of
 from trimtab.planner.predict import Basis, Situation, predict_from
 from trimtab.planner.relief import idle_bytes, resting
 from trimtab.planner.state import State
@@ -127,12 +129,15 @@ def assess(
     horizon_s = needed_s(max(state.load_s.values(), default=None))
     others = state.fill_bytes_s * horizon_s
     judged: list[Assessed] = []
+    draft = draft_of(state.point.speculation)
     for line in frame(_inputs(state, policy, bounds, model, at_s)):
-        if line.variant == state.point.variant:  # what it holds is seen, not predicted
-            margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
-        else:
-            margin = others + line.basis.doubt_bytes
         known = line.basis
+        if line.variant == state.point.variant:
+            margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
+            if line.draft == draft:
+                known = _as_it_is(known, here)
+        else:
+            margin = others + known.doubt_bytes
         space = room(known, policy, here, margin)
         judged += [
             Assessed(
@@ -141,6 +146,12 @@ def assess(
             for point, rank, why in line.places
         ]
     return tuple(judged)
+
+
+def _as_it_is(known: Basis, here: Situation) -> Basis:
+    """What is loaded holds what it is seen to hold: staying gives nothing of it back."""
+    held = here.held_bytes - known.kv_bytes_per_token * here.kv_tokens
+    return replace(known, loaded_bytes=held, doubt_bytes=0) if held > 0 else known
 
 
 def _inputs(

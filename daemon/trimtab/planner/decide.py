@@ -7,7 +7,7 @@ from typing import Final
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, Knob, KvPlacement
+from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
@@ -207,12 +207,9 @@ def _way_out(
 ) -> Assessed | None:
     """Cheap knobs before dear ones, and no step up by the way unless nothing else is left."""
     here = model.variant(state.point.variant or "")
-    least = state.point.context if distrusted(state, Knob.CONTEXT) else 0
-    same = tuple(
-        one
-        for one in judged
-        if one.point.variant == state.point.variant and one.point.context >= least
-    )
+    if distrusted(state, Knob.CONTEXT):
+        judged = tuple(one for one in judged if not _shrinks(state.point, one.point))
+    same = tuple(one for one in judged if one.point.variant == state.point.variant)
     if (stay := choose.best(same, Fit.KEPT)) is not None:
         return stay
     if here is not None and not pinned_knobs(state, at_s):
@@ -224,6 +221,10 @@ def _way_out(
         if (lower := choose.safest(modest)) is not None:
             return lower
     return choose.safest(judged)
+
+
+def _shrinks(source: OperatingPoint, target: OperatingPoint) -> bool:
+    return target.variant == source.variant and target.context < source.context
 
 
 def _direction(state: State, target: Assessed) -> Direction:

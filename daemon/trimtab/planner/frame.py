@@ -42,11 +42,13 @@ class Line(NamedTuple):
 
     Attributes:
         variant: Its name.
+        draft: The variant that drafts in this mode; None where none does.
         basis: What their predictions have in common.
         places: The points.
     """
 
     variant: str | None
+    draft: str | None
     basis: Basis
     places: tuple[Place, ...]
 
@@ -113,7 +115,8 @@ def _made(given: Inputs) -> tuple[Line, ...]:
         by_line.setdefault((point.variant, point.speculation), []).append(point)
     lines = []
     for (variant, speculation), of_line in by_line.items():
-        known = basis(variant, draft_of(speculation), model, given.resident, given.doubt)
+        draft = draft_of(speculation)
+        known = basis(variant, draft, model, given.resident, given.doubt)
         out = _variant_out(variant or "", known, given)
         order = late(known, policy, given.pace_ratio), speed_order(speculation)
         places = tuple(
@@ -124,7 +127,7 @@ def _made(given: Inputs) -> tuple[Line, ...]:
             )
             for point in of_line
         )
-        lines.append(Line(variant, known, places))
+        lines.append(Line(variant, draft, known, places))
     return tuple(lines)
 
 
