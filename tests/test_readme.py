@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from real_daemon import RealDaemon
-from trimtab.cli.root import COMMANDS
 from trimtab.policy.load import load_policy
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-OPTIONS = r"(?:--(?:set|sockets|config|proc-root|sys-root)[ =]\S+ )*"
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -45,17 +43,6 @@ def test_the_make_targets_are_there() -> None:
 
     assert {"demo", "test", "models"} <= named
     assert named <= targets
-
-
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
-def test_every_command_that_is_named_is_there(path: Path) -> None:
-    text = path.read_text()
-    # In code only: in prose, "trimtab moves the model" is no command.
-    code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^ {4}(.+)$", text, re.MULTILINE)
-    command = re.compile(rf"(?:^|bin/|sudo |[|(] ?)trimtab {OPTIONS}([a-z][a-z-]+)(?![.=:])")
-    named = {match[1] for line in code for match in command.finditer(line)}
-
-    assert named <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
