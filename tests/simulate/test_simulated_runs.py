@@ -219,9 +219,9 @@ def test_going_back_and_forth_is_seen_as_a_limit_cycle_and_one_return_is_not() -
 
 
 def test_the_bench_has_every_field_of_the_contract() -> None:
-    row = compare.TraceRow("n", "chat", 0.9, 0.8, 0.7, 0.9, "q4", 0.5, 3, 0.001)
+    row = compare.TraceRow("n", "chat", 0.9, 0.8, 0.7, 0.9, "q4", 0.5, 0.8, 3, 0.001)
     rows = [replace(row, kind=kind) for kind in bench_controller.KINDS]
-    day = compare.DayRow("d", "smollm2", 0.9, 0.95, 0.7, "int4", 0.5, 4, 0.0001)
+    day = compare.DayRow("d", "smollm2", 0.9, 0.95, 0.7, "int4", 0.5, 0.8, 4, 0.0001)
 
     fields = bench_controller.summary(rows, [day])
 

@@ -60,6 +60,7 @@ def summary(traces: Sequence[TraceRow], days: Sequence[DayRow]) -> dict[str, Any
         same = [ratio(row.score, row.static_same) for row in rows]
         out[f"same_scheduler_static_min_{kind}"] = min(same)
         out[f"same_scheduler_static_geomean_{kind}"] = geomean(same)
+        out[f"rules_geomean_{kind}"] = geomean([ratio(row.score, row.rules) for row in rows])
     small = [row for row in days if row.ladder == "smollm2"]
     static = [ratio(row.score, row.static_same) for row in days]
     return {
@@ -71,6 +72,7 @@ def summary(traces: Sequence[TraceRow], days: Sequence[DayRow]) -> dict[str, Any
         ),
         "days_static_min": min(static),
         "days_best_quality_geomean": geomean([ratio(row.score, row.best_quality) for row in days]),
+        "days_rules_geomean": geomean([ratio(row.score, row.rules) for row in days]),
         "switch_time_share": max(
             [row.switching_ratio for row in traces] + [row.switching_ratio for row in days]
         ),

@@ -9,6 +9,7 @@ from math import exp, log
 from trimtab.simulate import fifo
 from trimtab.simulate.run import Result, Run
 from trimtab.simulate.scenario_set import Scenario
+from trimtab.simulate.thresholds import ThresholdRules
 
 QUARTER_S = 900.0
 LEAST_SCORE = 1e-3
@@ -28,6 +29,7 @@ class TraceRow:
         static_same: The best variant that never exceeds the cap, under our own scheduler.
         best_static: Its name.
         greedy: The best variant for each request alone, FIFO.
+        rules: Threshold rules alone, under our own scheduler.
         switches: Changes of variant.
         switching_ratio: Share of time that they took.
     """
@@ -40,6 +42,7 @@ class TraceRow:
     static_same: float
     best_static: str
     greedy: float
+    rules: float
     switches: int
     switching_ratio: float
 
@@ -56,6 +59,7 @@ class DayRow:
         static_same: The best variant that survives the day, under our own scheduler.
         best_static: Its name.
         best_quality: Always the most precise variant, under our own scheduler.
+        rules: Threshold rules alone, under our own scheduler.
         switches: Changes of variant.
         switching_ratio: Share of time that they took.
     """
@@ -67,6 +71,7 @@ class DayRow:
     static_same: float
     best_static: str
     best_quality: float
+    rules: float
     switches: int
     switching_ratio: float
 
@@ -75,6 +80,11 @@ def survivors(scenario: Scenario) -> list[str]:
     """Variants that fit under the scenario's lowest cap."""
     least = min(scenario.conditions.cap_bytes)
     return [rung.name for rung in scenario.ladder.rungs if rung.size_bytes <= least]
+
+
+def by_rules(scenario: Scenario) -> Result:
+    """The scenario under threshold rules alone."""
+    return Run(scenario, rules=ThresholdRules(scenario.ladder)).run()
 
 
 def trace_rows(same_but_for_switch_cost: Sequence[Scenario]) -> list[TraceRow]:
@@ -97,6 +107,7 @@ def trace_rows(same_but_for_switch_cost: Sequence[Scenario]) -> list[TraceRow]:
                 statics[best],
                 best,
                 fifo.greedy(scenario),
+                by_rules(scenario).score,
                 result.switches,
                 result.switching_s / scenario.length_s,
             )
@@ -118,6 +129,7 @@ def day_row(scenario: Scenario) -> DayRow:
         alive[best],
         best,
         fixed[scenario.ladder.best.name].score,
+        by_rules(scenario).score,
         result.switches,
         result.switching_s / scenario.length_s,
     )

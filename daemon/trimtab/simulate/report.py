@@ -38,6 +38,8 @@ def lines(scenario: Scenario, result: Result) -> list[Line]:
         fixed.append(one)
         note = "" if rung.name in alive else "over the memory cap at times"
         out.append(Line(f"{rung.name} alone, our scheduler", one.score, one.met_ratio, 0, note))
+    rules = compare.by_rules(scenario)
+    out.append(Line("threshold rules", rules.score, rules.met_ratio, rules.switches))
     if scenario.kind == "day":
         best = compare.piecewise(fixed)
         out.append(Line("best of each quarter of an hour", best, note="in hindsight"))

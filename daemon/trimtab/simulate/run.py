@@ -20,6 +20,7 @@ from trimtab.domain.events import (
     Event,
     ModelChanged,
     OutcomeKind,
+    PolicyChanged,
     RequestArrived,
     RequestEnded,
     RequestProgress,
@@ -34,6 +35,7 @@ from trimtab.simulate.engine import Engine, Work
 from trimtab.simulate.ladder import limits
 from trimtab.simulate.policy import simulated_policy
 from trimtab.simulate.scenario_set import Scenario
+from trimtab.simulate.thresholds import ThresholdRules
 
 TICK_S: Final = 20.0
 BASE_BYTES: Final = 1024**3
@@ -97,9 +99,10 @@ class Run:
         scenario: What happens.
         policy: In force; None for the scenario set's own.
         only: The one variant that may be taken, loaded from the start and never left, for the
-            static baselines; None for the controller.
+            static baselines; None for the controller and for rules.
         tick_s: Time between two looks at the sensors.
         noise_bytes: Amplitude of what others take and give back, as a pattern that repeats.
+        rules: What chooses the variant in the controller's place; it schedules all the same.
     """
 
     def __init__(
@@ -109,13 +112,15 @@ class Run:
         only: str | None = None,
         tick_s: float = TICK_S,
         noise_bytes: float = 0.0,
+        rules: ThresholdRules | None = None,
     ) -> None:
         self.result = Result(length_s=scenario.length_s)
         self._scenario = scenario
-        self._only = only
+        self._rules = rules
+        self._only = only if rules is None else rules.variant
         self._tick_s = tick_s
         self._noise_bytes = noise_bytes
-        self._policy = policy or simulated_policy(only)
+        self._policy = policy or simulated_policy(self._only)
         self._rungs = {rung.name: rung for rung in scenario.ladder.rungs}
         self._engine = Engine()
         self._work: dict[int, Work] = {}
@@ -222,6 +227,8 @@ class Run:
         )
         score = work.earned / work.output if met else 0.0
         self.result.served[request] = Served(arrived_s, score, met, self._now)
+        if self._rules is not None:
+            self._rules.ended(met=met)
         self._post(RequestEnded(self._now, request, work.output, work.prefill_s, work.decode_s))
 
     # ------------------------------------------------------------ to and from the core
@@ -230,6 +237,8 @@ class Run:
         self._ticks += 1
         held = self._rungs[self._point.variant].size_bytes if self._point.variant else 0.0
         available = self._cap_bytes() - held + BASE_BYTES
+        if self._rules is not None and self._ending is None:
+            self._obey(self._rules, available - BASE_BYTES)
         if self._only is not None:
             available = 1e12  # a static choice stays where it is
         elif self._noise_bytes:
@@ -237,6 +246,13 @@ class Run:
         reading = Reading("memory.available", available, self._now)
         demand = Demand(running=len(self._work), worker_bytes=int(held) if held else None)
         self._post(Tick(self._now, Snapshot(self._now, {reading.signal: reading}), demand))
+
+    def _obey(self, rules: ThresholdRules, spare_bytes: float) -> None:
+        """Have the rules' variant loaded: a policy that allows no other one comes into force."""
+        if rules.look(self._now, spare_bytes):
+            self._only = rules.variant
+            self._policy = simulated_policy(self._only)
+            self._post(PolicyChanged(self._now, self._policy.revision))
 
     def _cap_bytes(self) -> float:
         return self._scenario.conditions.cap_bytes[self._piece]
@@ -256,6 +272,8 @@ class Run:
         for shed in schedule.shed:
             del self._work[shed.request]
             self.result.shed += 1
+            if self._rules is not None:
+                self._rules.ended(met=False)
         order = schedule.order
         self._engine.current = self._work[order[0]] if order else None
         self._engine.look = schedule.look_tokens if schedule.look_tokens is not None else inf
