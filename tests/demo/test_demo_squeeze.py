@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from trimtab.demo.squeeze import Squeeze
+from trimtab.bench.squeeze import Squeeze
 from trimtab.errors import WorkerError
 
 MIB = 1024 * 1024
@@ -70,7 +70,7 @@ async def test_its_end_is_told_when_the_kernel_takes_it() -> None:
 def test_it_dies_with_the_demo_even_if_that_is_killed() -> None:
     script = """
 import asyncio
-from trimtab.demo.squeeze import Squeeze
+from trimtab.bench.squeeze import Squeeze
 
 async def main():
     squeeze = Squeeze()

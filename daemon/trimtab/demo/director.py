@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from trimtab.bench.squeeze import Squeeze
 from trimtab.demo.plan import MIB, SAFE_BYTES
-from trimtab.demo.squeeze import Squeeze
 from trimtab.demo.stage import Phase, Stage, Timeline, rank
 
 STEP_BYTES: Final = 16 * MIB

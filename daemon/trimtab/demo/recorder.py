@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from trimtab.api.client import PREFIX
-from trimtab.demo.squeeze import Squeeze
+from trimtab.bench.squeeze import Squeeze
 from trimtab.demo.stage import Sample, Stage, Timeline, Told
 from trimtab.errors import WorkerError
 from trimtab.telemetry.explain import decision_of, headline

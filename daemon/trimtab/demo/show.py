@@ -14,12 +14,12 @@ from typing import Final, Protocol
 import httpx
 
 from trimtab.bench.child_daemon import ChildDaemon, Setup
+from trimtab.bench.squeeze import Squeeze
 from trimtab.demo.chats import Audience
 from trimtab.demo.director import Director
 from trimtab.demo.plan import Plan, policy_text
 from trimtab.demo.recorder import PERIOD_S, Recorder
 from trimtab.demo.result import Result, judge
-from trimtab.demo.squeeze import Squeeze
 from trimtab.demo.stage import Stage, Timeline
 from trimtab.errors import WorkerError
 from trimtab.runtime.clock import SystemClock

@@ -3,7 +3,9 @@
 A full snapshot is taken once a tick. Between ticks only the available memory is read, as often as
 its fall demands: the interval is the time in which what is left above the headroom would be half
 gone at the worst rate seen, from one tick down to 10 ms. A fall that hasn't been seen yet is
-reckoned with too, but no more than five times a second.
+reckoned with too: however fast memory goes, its crossing is seen within some hundredths of a
+second. A fall that has just begun is looked at again at once, since the rate over a long interval
+says little of how fast it is now.
 """
 
 from __future__ import annotations
@@ -19,8 +21,12 @@ WORST_RATE_HALF_LIFE_S: Final = 5.0
 ASSUMED_BYTES_S: Final = 4 * 1024**3
 """How fast memory may begin to fall at any moment."""
 
-ASSUMED_POLL_MIN_S: Final = 0.2
-"""The least interval for a fall that is only assumed: an idle gateway is left in peace."""
+SURPRISE_S: Final = 0.05
+"""How much later than halfway to the limit a fall that is only assumed may be seen. An idle gateway
+is left in peace: with 4 GiB above the limit there are two looks a second, near it up to twenty."""
+
+SUDDEN_RATIO: Final = 1 / 16
+"""A fall by so much of what was above the limit, between two looks, is a sudden one."""
 
 
 class Sensors(Protocol):
@@ -34,20 +40,28 @@ class Sensors(Protocol):
 
 
 class FillRate:
-    """The worst rate at which memory was seen to fall, forgotten by half every five seconds."""
+    """The worst rate at which memory was seen to fall, forgotten by half every five seconds.
+
+    Attributes:
+        worst_bytes_s: That rate.
+        fallen_bytes: By how much memory fell between the last two readings.
+    """
 
     def __init__(self) -> None:
         self.worst_bytes_s = 0.0
+        self.fallen_bytes = 0.0
         self._last: tuple[float, float] | None = None
 
     def update(self, at_s: float, available_bytes: float | None) -> None:
         """Take in a reading; a missing one holds what is known."""
+        self.fallen_bytes = 0.0
         if available_bytes is None:
             self._last = None
             return
         if self._last is not None and at_s > self._last[0]:
             elapsed_s = at_s - self._last[0]
-            rate = (self._last[1] - available_bytes) / elapsed_s
+            self.fallen_bytes = self._last[1] - available_bytes
+            rate = self.fallen_bytes / elapsed_s
             faded = self.worst_bytes_s * 0.5 ** (elapsed_s / WORST_RATE_HALF_LIFE_S)
             self.worst_bytes_s = max(rate, faded, 0.0)
         self._last = (at_s, available_bytes)
@@ -63,7 +77,7 @@ def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, tick_s: flo
     """
     if above_bytes is None:
         return tick_s
-    interval_s = max(ASSUMED_POLL_MIN_S, above_bytes / ASSUMED_BYTES_S / 2)
+    interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S / 2
     if worst_bytes_s > 0:
         interval_s = min(interval_s, max(POLL_MIN_S, above_bytes / worst_bytes_s / 2))
     return min(tick_s, interval_s)
@@ -139,8 +153,11 @@ class TickLoop:
         limit = self._limit_bytes()
         if limit is None or self._available is None:
             return self._tick_s
+        above = self._available - limit
+        if 0 < above < self._fill.fallen_bytes / SUDDEN_RATIO:
+            return POLL_MIN_S
         return poll_interval_s(
-            self._available - limit if self._available > limit else None,
+            above if above > 0 else None,
             self._fill.worst_bytes_s,
             self._tick_s,
         )

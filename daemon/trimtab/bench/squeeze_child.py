@@ -1,4 +1,4 @@
-"""The process that takes memory from the machine: ``python -m trimtab.demo.squeeze_child --fd N``.
+"""The process that takes memory from the machine: ``python -m trimtab.bench.squeeze_child --fd N``.
 
 Each line on the socket is a number of bytes to hold; it is answered with the number that is held
 once every page of it has been written. The memory is really used: it is filled with noise, so that
@@ -59,12 +59,12 @@ def serve(connection: socket.socket) -> None:
 
 def main() -> int:
     """Run until the parent lets go."""
-    parser = argparse.ArgumentParser(prog="trimtab.demo.squeeze_child")
-    parser.add_argument("--fd", type=int, required=True, help="the socket to the demo")
-    parser.add_argument("--parent", type=int, required=True, help="the demo's process number")
+    parser = argparse.ArgumentParser(prog="trimtab.bench.squeeze_child")
+    parser.add_argument("--fd", type=int, required=True, help="the socket to the parent")
+    parser.add_argument("--parent", type=int, required=True, help="the parent's process number")
     told = parser.parse_args()
     tie_to_parent(signal.SIGKILL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the demo's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if os.getppid() != told.parent:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The demo's handle on the process that takes memory."""
+"""The handle on the process that takes memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Squeeze:
             WorkerError: It can't be started.
         """
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, "-m", "trimtab.demo.squeeze_child"]
+        argv = [sys.executable, "-m", "trimtab.bench.squeeze_child"]
         argv += ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
         try:
             self._process = ChildProcess(argv, [theirs.fileno()], self._on_exit, _ignore)
