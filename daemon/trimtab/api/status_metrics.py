@@ -83,6 +83,7 @@ def _state(status: StatusView) -> Iterator[Metric]:
 def _counts(status: StatusView) -> Iterator[Metric]:
     for name, told, value in (
         ("trimtab_streams_running", "Answers that are generated now.", status.running),
+        ("trimtab_streams_waiting_turn", "Of those, paused by the schedule.", status.waiting_turn),
         ("trimtab_queue_depth", "Requests that wait.", status.queued),
         ("trimtab_streams_held", "Answers that wait for a switch.", status.held),
         ("trimtab_tokens_per_second", "Tokens generated a second.", status.tokens_per_s),
@@ -91,6 +92,7 @@ def _counts(status: StatusView) -> Iterator[Metric]:
     for name, told, value in (
         ("trimtab_tokens", "Tokens generated.", status.tokens_total),
         ("trimtab_requests", "Requests taken.", status.requests_total),
+        ("trimtab_requests_shed", "Requests that the schedule refused.", status.shed_total),
         ("trimtab_switches", "Variant switches.", status.switches_total),
         (
             "trimtab_window_shifts",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from trimtab.cli.settings import json_option, print_json
+from trimtab.domain.decisions import Direction
 from trimtab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -158,8 +159,9 @@ def _table(scenario: Scenario, result: Result, told: list[Line]) -> None:
         switches = "" if line.switches is None else str(line.switches)
         row = f"{line.name:<{width}}  {line.score:.3f}  {met:>7}  {switches:>8}  {line.note}"
         click.echo(row.rstrip())
-    for record in result.decisions[:12]:
+    moves = [one for one in result.decisions if one.direction is not Direction.SHED]
+    for record in moves[:12]:
         at = f"{int(record.at_s // 3600):02d}:{int(record.at_s % 3600 // 60):02d}"
         click.echo(f"  {at}  {record.direction} {record.target.variant}: {record.trigger.text}")
-    if len(result.decisions) > 12:
-        click.echo(f"  … and {len(result.decisions) - 12} more")
+    if len(moves) > 12:
+        click.echo(f"  … and {len(moves) - 12} more")

@@ -95,7 +95,10 @@ def _stale(policy: dict[str, Any]) -> str:
 
 
 def _streams(now: dict[str, Any]) -> str:
-    told = f"{now['running']} running, {now['queued']} queued"
+    told = f"{now['running']} running"
+    if now["waiting_turn"]:
+        told += f" ({now['waiting_turn']} of them paused until it is their turn)"
+    told += f", {now['queued']} queued"
     if now["held"]:
         told += f", {now['held']} held"
     return f"{told}, {now['tokens_per_s']:.1f} tokens/s"
@@ -138,6 +141,8 @@ def _pinned(now: dict[str, Any]) -> str:
 def _counts(now: dict[str, Any]) -> str:
     told = f"{now['requests_total']} requests, {now['tokens_total']} tokens"
     told += f", {now['switches_total']} switches"
+    if now["shed_total"]:
+        told += f", {now['shed_total']} refused by the schedule"
     if now["restarts_total"]:
         told += f", {now['restarts_total']} worker restarts"
     return told

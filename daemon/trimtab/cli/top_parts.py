@@ -47,6 +47,7 @@ _DIRECTION_STYLES: Final[dict[Direction, str]] = {
     Direction.PARK: "red",
     Direction.HOLD: "",
     Direction.RELIEF: "cyan",
+    Direction.SHED: "yellow",
 }
 _NAME: Final = 22
 _WIDE_NAME: Final = 30
@@ -88,6 +89,8 @@ def policy_lines(scene: Scene, status: StatusView, width: int, rows: int) -> lis
 def stream_line(status: StatusView, history: History, width: int) -> Text:
     """Streams now, and the speed over the last while."""
     line = Text(f"{status.running} running", style="bold")
+    if status.waiting_turn:
+        line.append(f" ({status.waiting_turn} paused)")
     line.append(f", {status.queued} queued", style="yellow" if status.queued else "")
     line.append(f", {status.held} held", style="yellow" if status.held else "")
     line.append(f"  {status.tokens_per_s:.1f} tokens/s ", style="bold")

@@ -144,6 +144,8 @@ class RequestArrived:
         max_tokens: The client's limit on the answer; None if it gave none.
         weight: What the policy makes of its priority.
         objective: Its own objective; None for the policy's.
+        waited_s: How long ago it was received: tokenizing it, and loading a variant first, took
+            time that its client has waited.
     """
 
     at_s: float
@@ -152,6 +154,7 @@ class RequestArrived:
     max_tokens: int | None = None
     weight: float = 1.0
     objective: Objective | None = None
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +164,11 @@ class RequestProgress:
     Attributes:
         request: Which.
         prefilled_tokens: Tokens of its prompt that have been read.
-        produced_tokens: Tokens of its answer so far.
+        produced_tokens: Tokens of its answer so far, without the first, which comes with the
+            prompt and takes no time of its own.
         prefill_s: Engine time spent on its prompt since the last report.
-        decode_s: Engine time spent on its answer since the last report.
+        decode_s: Engine time of the steps that wrote its answer since the last report.
+        together: How many requests those steps were shared by, itself included, on average.
     """
 
     at_s: float
@@ -172,6 +177,7 @@ class RequestProgress:
     produced_tokens: int
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    together: float = 1.0
 
 
 class RequestEnd(StrEnum):
@@ -187,10 +193,11 @@ class RequestEnded:
 
     Attributes:
         request: Which.
-        produced_tokens: Tokens of its answer.
+        produced_tokens: Tokens of its answer, without the first.
         prefill_s: Engine time spent on its prompt since the last report.
-        decode_s: Engine time spent on its answer since the last report.
+        decode_s: Engine time of the steps that wrote its answer since the last report.
         end: How it left.
+        together: How many requests those steps were shared by, itself included, on average.
     """
 
     at_s: float
@@ -199,6 +206,7 @@ class RequestEnded:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     end: RequestEnd = RequestEnd.DONE
+    together: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,11 @@ class Schedule:
             one at a time serves the first and pauses the others; they keep their KV.
         shed: Waiting requests to be refused.
         look_tokens: Report progress once the first one has produced so many tokens.
+        together: How many of the first may share the engine's steps where it can decode for
+            several, so that none is late that would be in time alone; None: as many as may run.
     """
 
     order: tuple[int, ...]
     shed: tuple[Shed, ...] = ()
     look_tokens: int | None = None
+    together: int | None = None

@@ -2,8 +2,8 @@
 
 The same function runs in the daemon, in scenario tests, in the simulator and in replay. It decides
 when something happened that can matter: a tick, the end of an action, the loss of a worker, another
-policy, model or pin. Requests' events change the schedule alone; what they teach counts at the next
-tick.
+policy, model or pin. Requests' events change the schedule alone, and who is refused by it is
+recorded; what they teach counts at the next tick.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import PARKED
 from trimtab.domain.scheduling import Schedule
-from trimtab.planner import faults, observe, outcome, rates, relief, serving
+from trimtab.planner import faults, observe, outcome, rates, relief, serving, shedding
 from trimtab.planner.decide import decide
 from trimtab.planner.state import Pin, State
 from trimtab.policy.compiled import Policy
@@ -78,14 +78,18 @@ def step(state: State, event: Event, policy: Policy) -> Step:
         case RequestArrived() | RequestProgress() | RequestEnded():
             queue = serving.take(state, event, policy)
             state, schedule = serving.schedule(state, queue, policy, event.at_s)
-            return Step(state, schedule=schedule)
+            state, refused = shedding.record(shedding.noted(state, schedule), policy, event.at_s)
+            return Step(state, decision=refused, schedule=schedule)
         case _:
             state, cause = _told(state, event)
     if not isinstance(event, Tick) and _seen_before_the_last_change(state):
         return Step(state, settled=settled)  # a tick is due, and it will see what there is now
     chosen = decide(state, policy, event.at_s, cause)
     state, schedule = serving.schedule(chosen.state, chosen.state.queue, policy, event.at_s)
-    return Step(state, chosen.actions, chosen.decision, settled, schedule)
+    state, decision = shedding.noted(state, schedule), chosen.decision
+    if decision is None:
+        state, decision = shedding.record(state, policy, event.at_s)
+    return Step(state, chosen.actions, decision, settled, schedule)
 
 
 def _seen_before_the_last_change(state: State) -> bool:

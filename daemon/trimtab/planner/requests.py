@@ -29,6 +29,8 @@ STRETCH: Final = 1.25
 STRETCH_LEAST: Final = 1.0
 STRETCH_MOST: Final = 2.0
 STRETCH_GAIN: Final = 0.1
+SHARED: Final = 1.2
+"""From so many requests to a step on, decoding tells what sharing costs, and not how fast it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +119,17 @@ def arrived(
 ) -> Queue:
     """A request has come; ``rates`` are the speeds of all variants as they are now."""
     lengths = queue.lengths.guess(event.prompt_tokens, event.max_tokens)
+    arrived_s = event.at_s - event.waited_s
     job = Job(
         request=event.request,
-        arrived_s=event.at_s,
+        arrived_s=arrived_s,
         weight=event.weight,
         limit=event.max_tokens,
         prompt=event.prompt_tokens,
         prefill_left=event.prompt_tokens,
         produced=0,
-        first_by_s=event.at_s + due.first_within_s,
-        end_base_s=event.at_s + due.end_base_s,
+        first_by_s=arrived_s + due.first_within_s,
+        end_base_s=arrived_s + due.end_base_s,
         per_token_s=due.end_per_token_s,
         lengths=lengths,
         mean_left=sum(lengths) / len(lengths),
@@ -244,10 +247,13 @@ def _seen(
 ) -> Speeds:
     if known is None:
         return speeds
-    read = prefilled - (job.prompt - job.prefill_left)
-    written = event.produced_tokens - job.produced
-    expected_s = read * known.prefill_s + written * known.decode_s
-    return speeds.observed(known.variant, expected_s, event.prefill_s + event.decode_s)
+    read_s = (prefilled - (job.prompt - job.prefill_left)) * known.prefill_s
+    written_s = (event.produced_tokens - job.produced) * known.decode_s
+    if event.together < SHARED:
+        took_s = event.prefill_s + event.decode_s
+        return speeds.observed(known.variant, read_s + written_s, took_s)
+    speeds = speeds.observed(known.variant, read_s, event.prefill_s)
+    return speeds.shared(known.variant, written_s, event.decode_s, event.together)
 
 
 def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:

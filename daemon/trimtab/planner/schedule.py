@@ -16,6 +16,8 @@ from trimtab.domain.scheduling import Schedule, Shed
 from trimtab.planner.jobs import Job, left
 from trimtab.planner.queue_plan import Plan, Rate, met, pieces, plan
 from trimtab.planner.requests import Queue
+from trimtab.planner.sharing import shared_rate, together
+from trimtab.policy.compiled import Admission
 
 STRETCH: Final = 1.05
 """Everything is planned to take so much longer, for what will come in between."""
@@ -36,24 +38,33 @@ class Considered:
     schedule: Schedule
 
 
-def consider(queue: Queue, rate: Rate, fastest: Rate, at_s: float, max_wait_s: float) -> Considered:
+def consider(
+    queue: Queue, rate: Rate, fastest: Rate, at_s: float, admission: Admission
+) -> Considered:
     """Plan on the variant that is loaded.
 
     Args:
         queue: Up to date.
-        rate: The loaded variant's speed now.
+        rate: The loaded variant's speed now, for one request alone.
         fastest: The best speeds that a change of variant could give: what they can't save is lost.
         at_s: Now.
-        max_wait_s: How long a request may wait for its turn.
+        admission: How many may run, and how long a request may wait for its turn.
     """
     queue = _with_late_marked(queue, fastest, at_s)
     live = [job for job in queue.jobs if not job.late]
     if len(live) > MOST_JOBS:
         live = sorted(live, key=_due)[:MOST_JOBS]
     order = pieces(live)
-    planned = plan(live, order, rate, at_s, STRETCH)
-    queue, shed = _refused(queue, planned, at_s, max_wait_s)
-    return _ordered(queue, live, planned, rate, shed, at_s)
+    most = min(len(queue.jobs), admission.conversations)
+    planned = plan(live, order, shared_rate(rate, queue.speeds, most), at_s, STRETCH)
+    if most > 1:
+        first = [live[position] for position in planned.kept]
+        fewer = together(first, rate, queue.speeds, at_s, most)
+        if fewer < most:
+            most = fewer
+            planned = plan(live, order, shared_rate(rate, queue.speeds, most), at_s, STRETCH)
+    queue, shed = _refused(queue, planned, at_s, admission.max_wait_s)
+    return _ordered(queue, live, planned, rate, shed, at_s, most)
 
 
 def _due(job: Job) -> float:
@@ -91,12 +102,16 @@ def _refused(
     out = [
         job
         for job in queue.jobs
-        if job.late and job.prefill_left >= job.prompt and turn_s > job.arrived_s + max_wait_s
+        if job.late and job.prefill_left >= job.prompt and not job.produced
+        if turn_s > job.arrived_s + max_wait_s
     ]
     if not out:
         return queue, ()
     retry_s = float(max(1, ceil(planned.busy_s)))
-    reason = "its first token would come too late, and others are being served"
+    reason = (
+        "its first token can't be in time any more, and its turn would come in "
+        f"{planned.busy_s:.1f} s, when it would have waited longer than {max_wait_s:g} s"
+    )
     jobs = tuple([job for job in queue.jobs if job not in out])
     truth = queue.truth
     for _ in out:
@@ -113,6 +128,7 @@ def _ordered(
     rate: Rate,
     shed: tuple[Shed, ...],
     at_s: float,
+    together: int,
 ) -> Considered:
     """Kept requests first, the rest behind; the floor share goes to the rest now and then."""
     first = [live[position] for position in planned.kept]
@@ -147,7 +163,7 @@ def _ordered(
         at_s,
         until_s,
     )
-    return Considered(queue, Schedule(tuple(order), shed, look))
+    return Considered(queue, Schedule(tuple(order), shed, look, together))
 
 
 def _behind(job: Job) -> tuple[bool, bool, float]:

@@ -8,6 +8,7 @@ from trimtab.planner import rates, requests
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.requests import Queue
 from trimtab.planner.schedule import consider
+from trimtab.planner.sharing import shared_rate
 from trimtab.planner.state import State, changed
 from trimtab.policy.compiled import Policy
 
@@ -19,7 +20,11 @@ def take(
     queue = state.queue
     match event:
         case RequestArrived():
-            speeds = rates.now(state.rates, queue.speeds, state.point.pace_ratio)
+            count = min(len(queue.jobs) + 1, policy.admission.conversations)
+            speeds = [
+                shared_rate(rate, queue.speeds, count)
+                for rate in rates.now(state.rates, queue.speeds, state.point.pace_ratio)
+            ]
             due = requests.objective(event, policy)
             queue = requests.arrived(queue, event, due, speeds, state.point.variant)
         case RequestProgress():
@@ -49,5 +54,5 @@ def schedule(
     )
     if loaded is None:
         return changed(state, queue=queue), None
-    considered = consider(queue, loaded, fastest, at_s, policy.admission.max_wait_s)
+    considered = consider(queue, loaded, fastest, at_s, policy.admission)
     return changed(state, queue=considered.queue), considered.schedule

@@ -2,6 +2,9 @@
 
 One common factor for what slows everything down (heat, contention), and one for each variant for
 what a profile got wrong. Observations count by the engine time behind them.
+
+Where the engine decodes for several requests in one step, such a step takes longer than one for a
+single request, but less than a step for each. By how much is learned too.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final
 
 COMMON_S: Final = 3.0
 OWN_S: Final = 120.0
+FURTHER_S: Final = 10.0
 LEAST: Final = 0.05
 MOST: Final = 4.0
 
@@ -24,10 +28,13 @@ class Speeds:
     Attributes:
         common: Of all variants.
         own: Of each variant, beyond the common factor.
+        further: What each further request adds to a step, in steps for one alone; 1 where they are
+            served one after the other.
     """
 
     common: float = 1.0
     own: Mapping[str, float] = field(default_factory=dict)
+    further: float = 1.0
 
     def factor(self, variant: str) -> float:
         """By what to multiply a variant's known speed."""
@@ -42,4 +49,23 @@ class Speeds:
         common = self.common + (1 - exp(-took_s / COMMON_S)) * (seen / own - self.common)
         common = min(MOST, max(LEAST, common))
         drift = (1 - exp(-took_s / OWN_S)) * (seen / common - own)
-        return Speeds(common, {**self.own, variant: own + drift})
+        return Speeds(common, {**self.own, variant: own + drift}, self.further)
+
+    def step(self, together: float) -> float:
+        """How long a step for so many requests takes, in steps for one alone."""
+        return 1 + self.further * (together - 1)
+
+    def shared(self, variant: str, expected_s: float, took_s: float, together: float) -> Speeds:
+        """After shared steps.
+
+        Args:
+            variant: Which was loaded.
+            expected_s: How long they would have taken for one request alone at the known speed.
+            took_s: How long they took.
+            together: How many requests shared a step, on average.
+        """
+        if expected_s <= 0 or took_s <= 0:
+            return self
+        seen = (took_s * self.factor(variant) / expected_s - 1) / (together - 1)
+        drift = (1 - exp(-took_s / FURTHER_S)) * (min(1.0, max(0.0, seen)) - self.further)
+        return Speeds(self.common, self.own, self.further + drift)

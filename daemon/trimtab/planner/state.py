@@ -147,6 +147,9 @@ class State:
         thermal: The model of heat, as far as it has been fitted.
         queue: The requests, and what past ones taught.
         rates: Speeds of the model's variants as they were known before, in the model's order.
+        shed: Requests that were refused and are in no decision record yet.
+        shed_reason: Why the last of them was.
+        shed_recorded_s: When refusals were last recorded.
         next_action: Number of the next action.
         next_decision: Number of the next decision.
     """
@@ -186,6 +189,9 @@ class State:
     thermal: ThermalFit = field(default_factory=ThermalFit)
     queue: Queue = field(default_factory=Queue)
     rates: tuple[Rate, ...] = ()
+    shed: int = 0
+    shed_reason: str = ""
+    shed_recorded_s: float = NEVER_S
     next_action: int = 1
     next_decision: int = 1
 

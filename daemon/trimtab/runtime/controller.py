@@ -7,6 +7,7 @@ from collections.abc import Callable
 from trimtab.domain.clock import Clock
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import Event
+from trimtab.domain.scheduling import Schedule
 from trimtab.planner import State, step
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.dispatch import Dispatcher
@@ -39,13 +40,15 @@ class Controller:
         self._on_decision = on_decision
         self._on_outcome = on_outcome
         self._dispatcher: Dispatcher | None = None
+        self._follow: Callable[[Schedule], None] | None = None
         self.last_tick_s: float | None = None
         self.trial = PolicyTrial()
         self.recorder = Recorder()
 
-    def connect(self, dispatcher: Dispatcher) -> None:
-        """Where actions go."""
+    def connect(self, dispatcher: Dispatcher, follow: Callable[[Schedule], None]) -> None:
+        """Where actions and schedules go."""
         self._dispatcher = dispatcher
+        self._follow = follow
 
     def post(self, event: Event) -> None:
         """Take in an event, now; called in the event loop only."""
@@ -61,3 +64,5 @@ class Controller:
             self._on_decision(result.decision, wall_s)
         if result.actions and self._dispatcher is not None:
             self._dispatcher.execute(result.actions)
+        if result.schedule is not None and self._follow is not None:
+            self._follow(result.schedule)  # last: what it starts and refuses posts events itself

@@ -24,8 +24,11 @@ from trimtab.domain.events import (
 from trimtab.domain.knobs import KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading, Snapshot, Unit
+from trimtab.domain.scheduling import Schedule
 from trimtab.errors import ServingError
 from trimtab.planner import State
+from trimtab.planner.requests import Queue
+from trimtab.planner.speeds import Speeds
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.controller import Controller
 from trimtab.runtime.dispatch import Dispatcher, Settings
@@ -36,13 +39,17 @@ from trimtab.serving.carrier import Carrier
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.meter import Meter, kv_readings
+from trimtab.serving.observers import Observers
 from trimtab.serving.pool import Pool
+from trimtab.serving.reports import Reports
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
 from trimtab.workers.supervisor import Supervisor
 from trimtab.workers.worker import Worker
 
 DRAIN_POLL_S: Final = 0.05
+FURTHER: Final = 0.4
+"""What each further conversation is taken to add to a step of the engine, until it is seen."""
 
 
 class SensorSuite(Sensors, Protocol):
@@ -141,11 +148,14 @@ class Daemon:
             resident=options.resident,
             load_s=options.load_s,
             lost_point=options.last_point,
+            queue=Queue(speeds=Speeds(further=FURTHER)),
         )
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
         self.pool = Pool(options.kv_disk)
         self._carrier = Carrier(self.pool, clock)
-        self.streams = Streams(clock, self.meter, self._carrier, self._protocol_broken)
+        self._reports = Reports(self.controller.post)
+        observers = Observers(self.meter, self._reports)
+        self.streams = Streams(clock, observers, self._carrier, self._protocol_broken)
         self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
         self.gateway = Gateway(self.streams, self._carrier, clock, self._request_waits)
         self.dispatcher = Dispatcher(
@@ -159,12 +169,13 @@ class Daemon:
             Settings(options.decoder, options.proc_root),
             self.report,
         )
-        self.controller.connect(self.dispatcher)
+        self.controller.connect(self.dispatcher, self._follow)
         self._ticks = TickLoop(
             sensors, clock, options.tick_s, self._limit_bytes, self._tick, self.report
         )
         self._offloading: asyncio.Task[None] | None = None
         self._loop_task: asyncio.Task[None] | None = None
+        self._reports.configure(policy.admission.priorities)
         self.streams.configure(policy)
         self.meter.configure(policy.slo)
 
@@ -186,6 +197,7 @@ class Daemon:
     def put_in_force(self, policy: Policy) -> None:
         """Apply another policy between two ticks."""
         self.controller.policy = policy
+        self._reports.configure(policy.admission.priorities)
         self.streams.configure(policy)
         self.meter.configure(policy.slo)
         self._configure(self.gateway.model(), policy, self.gateway.effective_context())
@@ -255,6 +267,10 @@ class Daemon:
         if isinstance(event, ActionEnded):
             self._ticks.tick(self.clock.monotonic_s())
 
+    def _follow(self, schedule: Schedule) -> None:
+        self._reports.follow(schedule)
+        self.streams.follow(schedule)
+
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
         self.supervisor.shoot_wedged(self._has_work)
@@ -268,6 +284,7 @@ class Daemon:
         own = [*self.meter.readings(snapshot.at_s), *kv_readings(self.pool.ledger(), snapshot.at_s)]
         readings = {**snapshot.readings, **{reading.signal: reading for reading in own}}
         snapshot = replace(snapshot, readings=readings)
+        self._reports.progress(snapshot.at_s)
         event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
         self.controller.post(event)
         self._say_why_not()
@@ -291,7 +308,8 @@ class Daemon:
 
     def _has_work(self, worker: Worker) -> bool:
         return any(
-            not stream.detaching and not stream.starved for stream in self.streams.on(worker)
+            not (stream.detaching or stream.starved or stream.paused)
+            for stream in self.streams.on(worker)
         )
 
     def _lost(self, worker: Worker, reason: str) -> None:

@@ -93,6 +93,9 @@ class StatusView(msgspec.Struct, frozen=True):
         state: ``ready``, ``loading``, ``parked``, ``no_model``, ``degraded`` or ``draining``.
         reason: Why, if it isn't ready.
         tokens_can_flow: What readyz answers.
+        running: Streams that a worker has.
+        waiting_turn: Those of them that are paused until it is their turn.
+        shed_total: Requests that were refused because nothing was to be gained by keeping them.
     """
 
     version: str
@@ -108,10 +111,12 @@ class StatusView(msgspec.Struct, frozen=True):
     policy: PolicyView
     workers: list[WorkerView]
     running: int
+    waiting_turn: int
     queued: int
     held: int
     tokens_total: int
     requests_total: int
+    shed_total: int
     tokens_per_s: float
     switches_total: int
     restarts_total: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from trimtab.domain.view import WHOLE, View
@@ -22,8 +23,25 @@ from trimtab.serving.requests import (
     Usage,
 )
 from trimtab.signals.latency import EngineTimes
-from trimtab.workers.protocol import Logprob, Start, Tokens
+from trimtab.workers.protocol import Logprob, Progress, Start, Tokens
 from trimtab.workers.worker import Worker
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the engine has done for a stream so far, in whatever worker.
+
+    Attributes:
+        cached: Tokens that are in its cache.
+        prefill_s: Engine time on its prompt, up to its first token.
+        decode_s: Engine time of the decoding steps that it was in.
+        companions: Streams in those steps, itself included, added up token by token.
+    """
+
+    cached: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    companions: int = 0
 
 
 class StreamState(StrEnum):
@@ -78,6 +96,8 @@ class Stream:
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
+        self.paused = False  # its worker computes nothing for it until it is its turn
+        self.spent = Spent()
         self.arrived_s = at_s
         self.since_s = at_s  # of the state
         self.first_token_s: float | None = None
@@ -212,7 +232,8 @@ class Stream:
         if not self.variants or self.variants[-1] != name:
             self.variants.append(name)
         self.worker = worker
-        self.detaching = False
+        self.detaching = self.paused = False
+        self.spent.cached = self.lease.valid if self.lease is not None else 0
         self.enter(StreamState.RUNNING, at_s)
 
     def read_again(self, view: View) -> None:
@@ -221,14 +242,20 @@ class Stream:
         if self.lease is not None:
             self.lease.valid = min(self.lease.valid, view.keep)
 
-    def prefilled(self, tokens: int) -> None:
-        """So many tokens are in the cache."""
+    def prefilled(self, message: Progress) -> None:
+        """A piece of prompt or answer has been read into the cache."""
+        self.spent.cached = message.done
+        if not self.generated:
+            self.spent.prefill_s += message.engine_s
         if self.lease is not None:
-            self.lease.valid = tokens
+            self.lease.valid = message.done
 
     def take_tokens(self, message: Tokens, at_s: float) -> None:
         """Acknowledge tokens; the caller has checked that none is lost or doubled."""
         self.generated += message.tokens
+        self.spent.decode_s += message.engine_s
+        if self.first_token_s is not None:
+            self.spent.companions += message.together * len(message.tokens)
         self.losses = 0
         if self.lease is not None:
             # The newest token is not in the cache yet: all before it are, since it was computed

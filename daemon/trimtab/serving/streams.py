@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from trimtab.domain.clock import Clock
+from trimtab.domain.scheduling import Schedule
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.observers import StreamObserver
+from trimtab.serving.refusals import overdue, refused, starved
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stream import Stream, StreamState
+from trimtab.serving.turns import Turns, may_begin
 from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
     Cancel,
@@ -28,7 +32,9 @@ from trimtab.workers.protocol import (
     Full,
     Grow,
     Moved,
+    Pause,
     Progress,
+    Resume,
     Tokens,
 )
 from trimtab.workers.worker import Worker
@@ -37,28 +43,12 @@ AboutStream: TypeAlias = Tokens | Finished | Failed | Detached | Progress | Grow
 LOSSES_MAX: Final = 5
 
 
-class StreamObserver(Protocol):
-    """Who measures: called at each step of a stream's life, on the hot path."""
-
-    def arrived(self, stream: Stream, at_s: float) -> None:
-        """It is in the queue."""
-
-    def started(self, stream: Stream, at_s: float) -> None:
-        """A worker has it (again)."""
-
-    def produced(self, stream: Stream, tokens: int, at_s: float) -> None:
-        """It has new tokens."""
-
-    def ended(self, stream: Stream, at_s: float) -> None:
-        """It is done."""
-
-
 class Streams:
     """The owner of all streams.
 
     Args:
         clock: For waiting and hold times.
-        observer: Measures.
+        observer: Told of each step of a stream's life.
         carrier: Gives each stream its KV for the worker that it goes to.
         protocol_broken: Told when a worker loses or doubles tokens; it is to be ended.
     """
@@ -79,6 +69,8 @@ class Streams:
         self._closing: dict[int, tuple[Stream, Worker]] = {}
         self._active: Worker | None = None
         self._policy: Policy | None = None
+        self._turns = Turns()
+        self.shed = 0
         self._emptied = asyncio.Event()
         self._attached = asyncio.Event()
 
@@ -92,6 +84,10 @@ class Streams:
     def count(self, state: StreamState) -> int:
         """How many streams are in a state."""
         return sum(1 for stream in self._streams.values() if stream.state is state)
+
+    def paused(self) -> int:
+        """How many streams a worker has that aren't to be computed now."""
+        return sum(1 for stream in self._streams.values() if stream.worker and stream.paused)
 
     def on(self, worker: Worker) -> list[Stream]:
         """The streams that a worker has, detaching ones included."""
@@ -115,6 +111,17 @@ class Streams:
         """Another policy's admission, hold times and KV budget apply from now on."""
         self._policy = policy
         self._carrier.configure(policy)
+        self._pump()
+
+    def follow(self, schedule: Schedule) -> None:
+        """Refuse, start, pause and resume as the schedule has it."""
+        self._turns.follow(schedule)
+        for shed in schedule.shed:
+            stream = self._streams.get(shed.request)
+            if stream is not None and not stream.generated:
+                self.shed += 1
+                self._take_back(stream)
+                self._fail(stream, refused(shed))
         self._pump()
 
     def full(self, rendering: int) -> bool:
@@ -152,23 +159,8 @@ class Streams:
             return
         self._feed_starved()
         now = self._clock.monotonic_s()
-        max_wait_s = self._policy.admission.max_wait_s
-        hold_max_s = self._policy.handover.hold_max_s
         for stream in list(self._streams.values()):
-            age_s = now - stream.since_s
-            if stream.state is StreamState.WAITING and age_s > max_wait_s:
-                error = ServingError(
-                    f"the request waited {max_wait_s:.0f} s and its turn did not come",
-                    code="wait_exceeded",
-                    retry_after_s=max_wait_s,
-                )
-                self._fail(stream, error)
-            elif stream.state is StreamState.HELD and age_s > hold_max_s:
-                error = ServingError(
-                    f"no worker could take the stream over within {hold_max_s:.0f} s",
-                    code="held_too_long",
-                    retry_after_s=hold_max_s,
-                )
+            if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
 
     # ------------------------------------------------------------ crossing over
@@ -257,7 +249,7 @@ class Streams:
             case Tokens():
                 self._take_tokens(stream, worker, message, now)
             case Progress():
-                stream.prefilled(message.done)
+                stream.prefilled(message)
             case Grow() | Full() | Moved():
                 if problem := self.room.said(stream, worker, message):
                     self._protocol_broken(worker, problem)
@@ -314,12 +306,7 @@ class Streams:
         stream = self.room.feed(self._in_state(StreamState.RUNNING))
         if stream is not None:
             self._take_back(stream)
-            error = ServingError(
-                "the KV pool is full, and this conversation is the youngest",
-                code="kv_pool_full",
-                retry_after_s=10,
-            )
-            self._fail(stream, error)
+            self._fail(stream, starved())
 
     def _orphan(self, streams: Iterable[Stream]) -> None:
         now = self._clock.monotonic_s()
@@ -347,25 +334,35 @@ class Streams:
             self._emptied.set()
 
     def _pump(self) -> None:
-        """Start held streams, then waiting ones, as far as there is room."""
+        """Start held streams, then let those run whose turn it is, as far as there is room."""
         worker, policy = self._active, self._policy
         if worker is None or policy is None:
             return
         for stream in self._in_state(StreamState.HELD):
-            if not self._start(stream, worker):
-                return
-        weights = dict(policy.admission.priorities)
-        waiting = self._in_state(StreamState.WAITING)
-        waiting.sort(key=lambda stream: -weights.get(stream.request.priority, 1.0))
-        room = policy.admission.conversations - self.count(StreamState.RUNNING)
-        for stream in waiting[: max(0, room)]:
-            if not self._start(stream, worker):
-                return
+            self._start(stream, worker)
+        free = self._turns.at_once(policy)
+        for stream in self._turns.ranked(self._streams.values(), policy):
+            if stream.state is StreamState.WAITING and free:
+                if may_begin(self._streams.values(), worker, policy):
+                    free -= self._start(stream, worker)
+            elif stream.state is StreamState.RUNNING:
+                self._pause(stream, paused=free == 0)
+                free -= free > 0 and not stream.starved
+
+    def _pause(self, stream: Stream, *, paused: bool) -> None:
+        if stream.paused is paused or stream.worker is None:
+            return
+        stream.paused = paused
+        try:
+            stream.worker.send(Pause(stream.id) if paused else Resume(stream.id))
+        except WorkerError:
+            pass  # its loss is about to be reported
 
     def _in_state(self, state: StreamState) -> list[Stream]:
         return [stream for stream in self._streams.values() if stream.state is state]
 
     def _start(self, stream: Stream, worker: Worker) -> bool:
+        """Give a stream to the worker; False if it stays where it is, or is over."""
         try:
             self._carrier.bring(stream, worker)
             descriptors = [] if stream.lease is None else [stream.lease.segment.descriptor]
@@ -373,8 +370,9 @@ class Streams:
         except WorkerError:
             return False  # its loss is about to be reported, and another will be attached
         except ServingError as error:
-            self._fail(stream, error)
-            return True
+            if not self.on(worker):
+                self._fail(stream, error)  # there is nobody whose end would make room
+            return False
         now = self._clock.monotonic_s()
         if stream.lease is not None and not stream.variants:
             stream.cached_tokens = stream.lease.valid

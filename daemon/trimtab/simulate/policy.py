@@ -57,6 +57,7 @@ def simulated_policy(only: str | None = None) -> Policy:
         rules=(),
         stability=Stability(dwell_s=30.0, cooldown_s=10.0, switches_per_hour=20),
         handover=Handover(Carry.KV, Carry.KV, 60.0),
-        admission=Admission(64, 2.0, 64, (("interactive", 1.0), ("background", 0.2))),
+        # The simulated engine serves one at a time.
+        admission=Admission(64, 2.0, 1, (("interactive", 1.0), ("background", 0.2))),
         kv=KvPolicy(None, 0, 0, Share.USER),
     )

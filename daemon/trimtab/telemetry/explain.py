@@ -114,6 +114,8 @@ def _what(decision: Decision) -> str:
             return f"Kept {source.describe()}"
         case Direction.RELIEF:
             return f"Gave idle memory back and kept {source.describe()}"
+        case Direction.SHED:
+            return "Refused requests"
         case Direction.DOWN | Direction.UP if source == target:
             return f"Gave up the step under way and kept {source.describe()}"
         case Direction.DOWN:

@@ -46,6 +46,10 @@ class Pacer:
         """True if the engine may run all the time."""
         return self._ratio >= 1
 
+    def with_rest(self, seconds: float) -> float:
+        """A run's time and the rest that follows it."""
+        return seconds / self._ratio
+
     def set(self, ratio: float) -> None:
         """Change the share; it is kept within 0.1 to 1."""
         self._ratio = min(1.0, max(_LOWEST_RATIO, ratio))

@@ -80,6 +80,8 @@ class Stream:
         cached_tokens: Prompt tokens whose KV was there already.
         prefill_s: Engine time spent on its prefill.
         decode_s: Engine time spent on its decoding.
+        unsaid_s: Engine time of its decoding since its last token: whole steps, rests included.
+        together: How many streams advanced in the last step that it was in.
         granted: Tokens that it may have in its cache; 0 for no bound.
         asked: Tokens that the controller was last asked for.
         view: Which of its tokens are in the cache, or will be.
@@ -102,6 +104,8 @@ class Stream:
         self.cached_tokens = 0
         self.prefill_s = 0.0
         self.decode_s = 0.0
+        self.unsaid_s = 0.0
+        self.together = 1
         self.granted = start.granted
         self.asked = 0
         self.view = View(start.keep, start.dropped)
@@ -184,7 +188,8 @@ class Stream:
         logprobs = [self._logprob(raw, token, wanted)] if wanted >= 0 else []
         first = self.produced
         text = self._take(token)
-        return Tokens(stream=self.id, first=first, tokens=[token], text=text, logprobs=logprobs)
+        spent_s, self.unsaid_s = self.unsaid_s, 0.0
+        return Tokens(self.id, first, [token], text, logprobs, spent_s, self.together)
 
     def finished(self, reason: EndReason) -> Finished:
         """The last message, with the text that was held back."""

@@ -67,7 +67,7 @@ class Turns:
         if len(batch) == 1:
             self._costs.passed(1, seconds)
         for stream, logits in zip(able, answers, strict=True):
-            stream.decode_s += seconds / len(batch)
+            self._decoded(stream, seconds, len(batch))
             if isinstance(logits, EngineError):
                 self._over(stream, logits)
             else:
@@ -94,7 +94,7 @@ class Turns:
         seconds = self._ran(begun_s)
         stream.prefill_s += seconds
         self._piece.observe(len(piece), seconds)
-        self._say(Progress(stream=stream.id, done=at + len(piece), total=total))
+        self._say(Progress(stream.id, at + len(piece), total, self.pacer.with_rest(seconds)))
         if logits is not None:
             stream.prefilled = True
             self._advance(stream, logits)
@@ -129,6 +129,12 @@ class Turns:
         if stream.ended:
             self._over(stream, None)
         return stream.ended is None
+
+    def _decoded(self, stream: Stream, seconds: float, together: int = 1) -> None:
+        """The engine has decoded for a stream and ``together - 1`` others."""
+        stream.decode_s += seconds / together
+        stream.unsaid_s += self.pacer.with_rest(seconds)
+        stream.together = together
 
     def _ran(self, begun_s: float) -> float:
         now_s = perf_counter()
@@ -167,7 +173,7 @@ class Turns:
         begun_s = perf_counter()
         draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
         seconds = self._ran(begun_s)
-        stream.decode_s += seconds
+        self._decoded(stream, seconds)
         self._costs.drafted(count, seconds)
         return draft
 
@@ -179,7 +185,7 @@ class Turns:
         begun_s = perf_counter()
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
         seconds = self._ran(begun_s)
-        stream.decode_s += seconds
+        self._decoded(stream, seconds)
         self._costs.passed(len(rows), seconds)
         right = 0
         goes_on = self._advance(stream, rows[0])

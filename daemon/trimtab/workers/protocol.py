@@ -292,11 +292,13 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
         stream: Which.
         done: Tokens of prompt and generated text that are in the cache.
         total: How many there are to do.
+        engine_s: Engine time of the piece, with the rest that the pace puts after it.
     """
 
     stream: int
     done: int
     total: int
+    engine_s: float = 0.0
 
 
 class Logprob(msgspec.Struct, frozen=True):
@@ -324,6 +326,9 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens", omit_defaults=True):
         text: Text that became certain with them; empty while a character or a possible stop string
             is incomplete.
         logprobs: One for each token if they were asked for.
+        engine_s: Engine time of the decoding since the tokens before: whole steps, with the rests
+            that the pace puts after them; 0 for the token that a prefill ends with.
+        together: How many streams advanced in that step.
     """
 
     stream: int
@@ -331,6 +336,8 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens", omit_defaults=True):
     tokens: list[int]
     text: str
     logprobs: list[Logprob] = []
+    engine_s: float = 0.0
+    together: int = 1
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):

@@ -1,0 +1,172 @@
+"""What the core hears of requests: that they have come, how far they are, and how they left.
+
+`Streams` tells it each step of a stream's life, as it does the meter. Each report makes a new plan,
+so there is one when it matters and no more: at the first token, when the answer of the first in the
+schedule is as long as the schedule wanted to look at it again, and, for all that run, before a new
+request and before a tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from trimtab.domain.events import (
+    Event,
+    RequestArrived,
+    RequestEnd,
+    RequestEnded,
+    RequestProgress,
+)
+from trimtab.domain.scheduling import Schedule
+from trimtab.serving.requests import FinishReason
+from trimtab.serving.stream import Spent, Stream
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the core knows of a request.
+
+    Attributes:
+        stream: Its record.
+        known: Tokens of the prompt whose KV was there when it came.
+        prefilled: Tokens of the rest that have been read.
+        produced: Tokens of the answer, without the first.
+        spent: What the engine had done for it.
+    """
+
+    stream: Stream
+    known: int
+    prefilled: int = 0
+    produced: int = 0
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """How far a request is, and the engine's time since the last report; see the events."""
+
+    prefilled: int
+    produced: int
+    prefill_s: float
+    decode_s: float
+    together: float
+
+
+class Reports:
+    """Posts the requests' events; an observer of all streams.
+
+    Args:
+        post: Takes events; the schedule that comes of one may call back into `Streams`.
+    """
+
+    def __init__(self, post: Callable[[Event], None]) -> None:
+        self._post = post
+        self._weights: dict[str, float] = {}
+        self._told: dict[int, _Told] = {}
+        self._head: int | None = None
+        self._look: int | None = None
+
+    def configure(self, weights: Iterable[tuple[str, float]]) -> None:
+        """What each priority is worth from now on."""
+        self._weights = dict(weights)
+
+    def follow(self, schedule: Schedule) -> None:
+        """Report the first of the schedule again when it has come as far as that asks for."""
+        self._head = schedule.order[0] if schedule.order else None
+        self._look = schedule.look_tokens
+
+    def progress(self, at_s: float) -> None:
+        """Tell how far all requests are, as far as there is anything new."""
+        for told in list(self._told.values()):
+            self._report(told, at_s)
+
+    # ------------------------------------------------------------ StreamObserver
+
+    def arrived(self, stream: Stream, at_s: float) -> None:
+        """A request is in the queue."""
+        self.progress(at_s)
+        known = 0 if stream.lease is None else min(stream.lease.valid, len(stream.prompt) - 1)
+        self._told[stream.id] = _Told(stream, known)
+        limited = stream.request.max_tokens is not None
+        self._post(
+            RequestArrived(
+                at_s,
+                stream.id,
+                len(stream.prompt) - known,
+                stream.max_tokens if limited else None,
+                self._weights.get(stream.request.priority, 1.0),
+                waited_s=max(0.0, at_s - stream.arrived_s),
+            )
+        )
+
+    def started(self, stream: Stream, at_s: float) -> None:
+        """A worker has it, as the schedule wanted."""
+
+    def produced(self, stream: Stream, tokens: int, at_s: float) -> None:
+        """It has new tokens."""
+        told, count = self._told.get(stream.id), len(stream.generated)
+        looked_for = stream.id == self._head and self._look is not None and count >= self._look
+        if looked_for:
+            self._look = None
+        if told is not None and (looked_for or count == tokens):
+            self._report(told, at_s)
+
+    def ended(self, stream: Stream, at_s: float) -> None:
+        """It is done."""
+        told = self._told.pop(stream.id, None)
+        if told is None:
+            return
+        new = _since(told)
+        complete = stream.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        self._post(
+            RequestEnded(
+                at_s,
+                stream.id,
+                new.produced,
+                new.prefill_s,
+                new.decode_s,
+                RequestEnd.DONE if complete else RequestEnd.GONE,
+                new.together,
+            )
+        )
+
+    def _report(self, told: _Told, at_s: float) -> None:
+        new = _since(told)
+        if (new.prefilled, new.produced) == (told.prefilled, told.produced):
+            return
+        told.prefilled, told.produced = new.prefilled, new.produced
+        told.spent = replace(told.stream.spent)
+        self._post(
+            RequestProgress(
+                at_s,
+                told.stream.id,
+                new.prefilled,
+                new.produced,
+                new.prefill_s,
+                new.decode_s,
+                new.together,
+            )
+        )
+
+
+def _since(told: _Told) -> _News:
+    """What there is to tell.
+
+    A prompt that was answered stays read, whatever a new worker has to read again: that time says
+    nothing about how fast prompts are read.
+    """
+    stream, before = told.stream, told.spent
+    spent = stream.spent
+    whole = len(stream.prompt) - told.known
+    read = whole if stream.generated else min(whole, max(0, spent.cached - told.known))
+    produced = max(0, len(stream.generated) - 1)
+    written = produced - told.produced
+    shared = spent.companions - before.companions
+    return _News(
+        read,
+        produced,
+        spent.prefill_s - before.prefill_s,
+        spent.decode_s - before.decode_s,
+        max(1.0, shared / written) if written else 1.0,
+    )
