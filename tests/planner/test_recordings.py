@@ -13,8 +13,20 @@ import pytest
 from planner_world import MIB, World
 
 from policies_for_tests import policy
-from trimtab.domain.events import Event, PausedSet, PinCleared, PinSet, PolicyChanged, WorkerLost
+from trimtab.domain.decisions import Direction
+from trimtab.domain.events import (
+    Event,
+    PausedSet,
+    PinCleared,
+    PinSet,
+    PolicyChanged,
+    RequestArrived,
+    RequestEnded,
+    RequestProgress,
+    WorkerLost,
+)
 from trimtab.domain.knobs import PARKED, Knob
+from trimtab.domain.scheduling import Objective
 from trimtab.errors import StateError
 from trimtab.policy.compiled import MemoryLimit, Policy
 from trimtab.runtime.recorder import Recorder
@@ -64,6 +76,12 @@ async def live(world: RecordedWorld) -> list[dict[str, Any]]:
     world.post(PinSet(world.now, ((Knob.CONTEXT, 1024),), None, "me"))
     world.run(40)
     world.post(PinCleared(world.now, "me"))
+    patient, hurried = Objective(1e6, 1e6, 1.0), Objective(0.001, 0.002, 0.0)
+    world.post(RequestArrived(world.now, 0, 1_000_000, 64, 1.0, patient))
+    world.post(RequestArrived(world.now, 1, 100, 64, 1.0, hurried))  # it is refused
+    world.post(RequestProgress(world.now, 0, 10, 0, 0.5))
+    world.run(1)
+    world.post(RequestEnded(world.now, 0, 20, 0.1, 2.0, together=2.0))
     world.policy = replace(
         world.policy, revision="000000000002", memory=MemoryLimit(900 * MIB, 1200 * MIB)
     )
@@ -103,6 +121,7 @@ def test_a_recording_that_began_in_the_middle_gives_the_same_decisions_again(
     again = rerun(read_recording(recorded(world, tmp_path / "day.gz")))
 
     assert len(again.decisions) >= 4
+    assert Direction.SHED in {decision.direction for decision in again.decisions}
     assert list(again.decisions) == world.decisions[before:]
     assert again.differences == ()
     assert again.state == world.state

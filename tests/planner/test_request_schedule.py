@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policies_for_tests import policy
+from trimtab.domain.decisions import Direction
 from trimtab.domain.events import (
     ActionEnded,
     Event,
@@ -241,3 +242,58 @@ def test_a_home_that_no_longer_fits_is_left_whatever_it_earns() -> None:
     queue = with_home(Queue(shadows=pair, home="big"), ("small",))
 
     assert queue.home == "small"
+
+
+def test_a_request_that_waited_for_a_load_is_due_from_when_it_was_received(desk: Desk) -> None:
+    desk.arrive(1, 10.0, waited_s=1.5)
+
+    assert desk.state.queue.jobs[0].first_by_s == 10.5
+
+
+def test_refused_requests_are_a_decision_that_says_why_and_a_rush_of_them_is_one(
+    desk: Desk,
+) -> None:
+    records = []
+    for request in range(40):
+        desk.arrive(request, 0.01 * request, prompt=400)
+    for moment in (1.9, 2.0, 2.1, 3.2):
+        event = RequestProgress(moment, 0, 400, 0, prefill_s=0.8)
+        records.append(step(desk.state, event, desk.policy).decision)
+        desk.post(event)
+        desk.arrive(int(100 * moment), moment, prompt=1, waited_s=moment)
+
+    first, soon, sooner, last = records
+    assert first is not None
+    assert last is not None
+    assert (soon, sooner) == (None, None)
+    assert first.direction is Direction.SHED
+    assert first.source == first.target == desk.state.point
+    assert "can't be in time" in first.trigger.text
+    assert (first.id, last.id) == (2, 3)
+
+
+def test_an_answer_whose_prompt_must_be_read_again_is_not_refused(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+    desk.post(RequestProgress(1.0, 1, 0, 1))
+    for request in range(2, 12):
+        desk.arrive(request, 1.0, prompt=400)
+
+    schedule = desk.post(RequestProgress(60.0, 1, 0, 1))
+
+    assert schedule is not None
+    assert 1 in schedule.order
+
+
+@pytest.mark.parametrize(("prompt", "sharing"), [(200, 2), (500, 1)])
+def test_a_newcomer_shares_the_engine_unless_it_would_be_late(
+    desk: Desk, prompt: int, sharing: int
+) -> None:
+    desk.arrive(1, 0.0, prompt=10)
+    desk.post(RequestProgress(0.1, 1, 10, 0, prefill_s=0.1))
+
+    schedule = desk.post(RequestArrived(0.1, 2, prompt, 64, 1.0, IN_TIME))
+
+    assert schedule is not None
+    assert schedule.order == (2, 1)
+    assert schedule.together == sharing

@@ -223,6 +223,24 @@ def test_a_cancelled_stream_ends_once_in_the_middle_of_its_prefill(worker: Worke
     assert not any(isinstance(message, Tokens) for message in said)
 
 
+def test_each_step_tells_its_engine_time_and_who_shared_it(worker: WorkerProcess) -> None:
+    alone = worker.run(start(worker, stream=1, max_tokens=30, ignore_eos=True))
+    for number in (2, 3):
+        worker.send(start(worker, stream=number, max_tokens=30, ignore_eos=True))
+    said = worker.end_of(2, 3)
+    shared = Answer(said[3])
+    read_s = sum(message.engine_s for message in alone.said if isinstance(message, Progress))
+
+    assert [piece.together for piece in alone.pieces] == [1] * 30
+    assert alone.pieces[0].engine_s == 0  # it came with the prompt
+    assert all(piece.engine_s > 0 for piece in alone.pieces[1:])
+    assert isinstance(alone.last, Finished)
+    assert read_s == pytest.approx(alone.last.prefill_s)
+    assert sum(piece.engine_s for piece in alone.pieces) == pytest.approx(alone.last.decode_s)
+    assert {piece.together for piece in shared.pieces[1:]} <= {1, 2}
+    assert 2 in [piece.together for piece in shared.pieces]
+
+
 def test_a_paused_stream_computes_nothing_until_it_is_resumed(worker: WorkerProcess) -> None:
     whole = worker.run(start(worker, max_tokens=400, ignore_eos=True))
     worker.send(start(worker, max_tokens=400, ignore_eos=True))
