@@ -33,7 +33,7 @@ def commands(text: str) -> Iterator[list[str]]:
         found = re.match(r"(?:\$ )?(?:sudo )?(?:\S*/bin/)?trimtab (?=[a-z-]+(?:\s|=|$))(.+)", line)
         if found:
             words = shlex.split(re.split(r"\s[|>&]", found[1])[0], comments=True)
-            yield [word for word in words if not (word.startswith("[") or word.isupper())]
+            yield [word for word in words if not word.startswith("[")]
 
 
 def fault(words: list[str]) -> str:
@@ -50,6 +50,8 @@ def fault(words: list[str]) -> str:
             if known[name] and not value:
                 next(rest, None)
         elif isinstance(command, click.Group):
+            if word.isupper():
+                return ""  # a placeholder for any
             inner = command.get_command(context, word)
             if inner is None:
                 return f"{command.name} has no command {word}"

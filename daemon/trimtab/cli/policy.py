@@ -273,6 +273,8 @@ def _effective(name: str, settings: Loaded) -> tuple[EffectiveValue, ...]:
 
 
 def _print_results(results: dict[str, Any]) -> None:
+    from trimtab.telemetry.words import counted
+
     for name, result in results.items():
         for problem in result.problems:
             colour = "red" if problem.severity == "error" else "yellow"
@@ -283,8 +285,8 @@ def _print_results(results: dict[str, Any]) -> None:
     errors = sum(len(result.errors) for result in results.values())
     warnings = sum(len(result.warnings) for result in results.values())
     click.echo(
-        f"{_count(len(results), 'policy', 'policies')}, {_count(errors, 'error')}, "
-        f"{_count(warnings, 'warning')}"
+        f"{counted(len(results), 'policy', 'policies')}, {counted(errors, 'error')}, "
+        f"{counted(warnings, 'warning')}"
     )
 
 
@@ -293,10 +295,6 @@ def _print_view(view: dict[str, Any], as_json: bool) -> None:
         print_json(view)
         return
     click.echo(f"In force: {view['name']}, revision {view['revision']}.")
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _result_json(name: str, result: Any) -> dict[str, Any]:

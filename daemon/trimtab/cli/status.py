@@ -9,7 +9,7 @@ import click
 from trimtab.api.client import PREFIX, connect
 from trimtab.cli.settings import json_option, loaded, print_json, styled, wrapped
 from trimtab.telemetry.explain import decision_of, headline
-from trimtab.telemetry.words import clock_time, point_words, seconds, size
+from trimtab.telemetry.words import clock_time, counted, point_words, seconds, size
 
 EXIT_NO_TOKENS: Final = 4
 
@@ -139,8 +139,8 @@ def _pinned(now: dict[str, Any]) -> str:
 
 
 def _counts(now: dict[str, Any]) -> str:
-    told = f"{now['requests_total']} requests, {now['tokens_total']} tokens"
-    told += f", {now['switches_total']} switches"
+    told = f"{counted(now['requests_total'], 'request')}, {counted(now['tokens_total'], 'token')}"
+    told += f", {counted(now['switches_total'], 'switch', 'switches')}"
     if now["shed_total"]:
         told += f", {now['shed_total']} refused by the schedule"
     if now["restarts_total"]:

@@ -15,7 +15,7 @@ from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.knobs import SPECULATION_OFF, KvPlacement, OperatingPoint
 from trimtab.serving.control import StatusView, WorkerView
 from trimtab.telemetry.explain import decision_of, explain, headline
-from trimtab.telemetry.words import amount, clock_time, point_words, seconds, size
+from trimtab.telemetry.words import amount, clock_time, counted, point_words, seconds, size
 
 STATE_STYLES: Final[dict[str, str]] = {
     "ready": "bold green",
@@ -103,8 +103,8 @@ def stream_line(status: StatusView, history: History, width: int) -> Text:
 
 def total_line(status: StatusView) -> Text:
     """What was counted since the start."""
-    told = f"{status.requests_total} requests, {status.tokens_total} tokens"
-    told += f", {status.switches_total} switch{'es' if status.switches_total != 1 else ''}"
+    told = f"{counted(status.requests_total, 'request')}, {counted(status.tokens_total, 'token')}"
+    told += f", {counted(status.switches_total, 'switch', 'switches')}"
     line = Text(told)
     if status.restarts_total:
         line.append(f", {status.restarts_total} worker restarts", style="yellow")
@@ -135,8 +135,8 @@ def _worker(worker: WorkerView, width: int) -> list[Text]:
     line.append(f" {worker.state}", style="green" if worker.state == "ready" else "yellow")
     if worker.resident_bytes:
         line.append(f", {size(worker.resident_bytes)}", style="")
-    line.append(f", {worker.streams} stream{'s' if worker.streams != 1 else ''}", style="")
-    parts = [f"{worker.threads} thread{'s' if worker.threads != 1 else ''}"]
+    line.append(f", {counted(worker.streams, 'stream')}", style="")
+    parts = [counted(worker.threads, "thread")]
     parts += [f"pid {worker.pid}"] if worker.pid else []
     parts += [f"decoder {worker.decoder}"] if worker.decoder else []
     parts += [f"loaded in {seconds(worker.load_s)}"] if worker.load_s is not None else []

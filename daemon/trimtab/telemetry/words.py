@@ -20,6 +20,11 @@ def clock_time(wall_s: float, timezone: datetime.tzinfo | None = None) -> str:
     return moment.strftime("%H:%M:%S")
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """How many: ``1 switch``, ``3 switches``; without ``many`` an s is added."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def size(value_bytes: float) -> str:
     """Bytes as MiB, or GiB from 10 GiB on."""
     mebibytes = value_bytes / _MIB
