@@ -141,6 +141,13 @@ def test_what_only_the_engine_can_refuse_is_400_too(client: openai.OpenAI) -> No
     assert empty.value.code == "prompt_empty"
 
 
+def test_an_empty_prompt_is_400_and_names_the_field_that_was_sent(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="tiny", prompt="")
+
+    assert (refused.value.code, refused.value.param) == ("prompt_empty", "prompt")
+
+
 def test_another_model_is_404(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="fp32", messages=MESSAGES)

@@ -100,7 +100,7 @@ class Gateway:
                 raise RequestError(
                     f"the prompt has {len(prompt)} tokens, and the effective context is {context} "
                     "tokens for prompt and answer together",
-                    param="messages" if request.messages is not None else "prompt",
+                    param=request.prompt_field,
                     code="context_length_exceeded",
                 )
             longest = min(longest, room)

@@ -23,9 +23,13 @@ async def render(request: GenerationRequest, worker: Worker) -> list[int]:
         RequestError: Template or tokenizer refuse it.
         WorkerError: The worker is gone.
     """
-    return await worker.render(
-        messages=_plain(request.messages), text=request.text, tools=_plain(request.tools)
-    )
+    try:
+        return await worker.render(
+            messages=_plain(request.messages), text=request.text, tools=_plain(request.tools)
+        )
+    except RequestError as error:
+        error.param = request.prompt_field
+        raise
 
 
 async def beginning(request: GenerationRequest, prompt: list[int], worker: Worker) -> int:

@@ -54,6 +54,11 @@ class GenerationRequest:
     user: int | None = None
     ignore_eos: bool = False
 
+    @property
+    def prompt_field(self) -> str:
+        """The field that holds the prompt, as clients write it."""
+        return "messages" if self.messages is not None else "prompt"
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

@@ -273,7 +273,7 @@ class Worker:
                     rendered.set_result(message.tokens)
             case RenderFailed():
                 if (rendered := self._renders.get(message.id)) and not rendered.done():
-                    error = RequestError(message.message, param="messages", code=message.code)
+                    error = RequestError(message.message, code=message.code)
                     rendered.set_exception(error)
             case Pong():
                 self.resident_bytes = message.resident_bytes
