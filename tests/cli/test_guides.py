@@ -10,14 +10,16 @@ from typing import Any
 
 import click
 import pytest
+from cli_gateway import run_command
 
+from real_daemon import RealDaemon
 from trimtab.cli.root import root
 from trimtab.domain.readings import Quality
 from trimtab.policy.load import load_policy
 from trimtab.policy.problems import describe
 from trimtab.sensors.source import Roots
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXTENDING = (ROOT / "docs" / "extending.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -76,6 +78,55 @@ def test_every_command_line_has_commands_and_options_that_exist(path: Path) -> N
     faults = {" ".join(words): fault(words) for words in commands(path.read_text())}
 
     assert {line: told for line, told in faults.items() if told} == {}
+
+
+# What a person can type while a daemon runs, and that ends by itself within a moment.
+QUICK = {
+    "status", "why", "decisions", "points", "signals", "doctor", "pin", "unpin", "pause", "resume",
+    "push", "reference", "config check", "config show", "config reference", "models list",
+    "policy list", "policy show", "policy check", "policy diff", "policy schema",
+    "policy use", "policy reload", "plan",
+}  # fmt: skip
+NAMES = {"pin", "push", "policy use"}  # of commands, in a sentence: they need an argument
+FILES = ("config.json", ".gguf", ".yaml")  # of the reader's own
+
+
+def quick_lines() -> list[str]:
+    """The command lines of all documents that can be run as they are, each once."""
+    found = {shlex.join(words): words for path in DOCS for words in commands(path.read_text())}
+    return sorted(
+        line
+        for line, words in found.items()
+        if {words[0], " ".join(words[:2])} & QUICK
+        and not any(word.isupper() or word.endswith(FILES) for word in words)
+        and line not in NAMES
+    )
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealDaemon]:
+    running = RealDaemon(tmp_path_factory.mktemp("guides")).start()
+    yield running
+    running.end()
+
+
+@pytest.mark.parametrize("line", quick_lines())
+def test_the_commands_of_the_guides_run(
+    daemon: RealDaemon, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    for name, value in daemon.environ.items():
+        if name.startswith("TRIMTAB_"):
+            monkeypatch.setenv(name, value)
+    words = shlex.split(line.replace("smollm2-135m", "tiny"))
+
+    told = run_command(*words)
+
+    assert told.code == ENDS.get(line, 0), told.err or told.out
+    assert told.out
+
+
+# With 1 where there is something to say, as `diff` does.
+ENDS = {"policy diff balanced latency-first": 1}
 
 
 def test_a_wrong_command_line_would_be_found() -> None:
