@@ -183,6 +183,23 @@ async def test_a_connection_too_many_gets_503_and_the_others_are_served(serve: A
     assert served.startswith(b"HTTP/1.1 200 ")
 
 
+async def test_one_user_leaves_connections_for_others(serve: Any) -> None:
+    gateway = await serve(max_connections=20, max_user_connections=3)
+    kept = [await connect(gateway.inference_socket) for _ in range(3)]
+    await asyncio.sleep(0.05)
+
+    refused = await talk(gateway, b"GET /healthz HTTP/1.1\r\n\r\n")
+    kept[0][1].close()
+    await asyncio.sleep(0.05)
+    served = await talk(gateway, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n")
+    for _, open_writer in kept:
+        open_writer.close()
+
+    assert refused.startswith(b"HTTP/1.1 429 ")
+    assert b"too_many_user_connections" in refused
+    assert served.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_an_upgrade_is_answered_as_a_plain_request(gateway: Gateway) -> None:
     answer = await talk(
         gateway,

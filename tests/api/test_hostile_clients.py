@@ -107,7 +107,12 @@ async def never_finishes(gateway: Gateway) -> None:
 
 async def test_of_200_clients_the_well_behaved_half_is_served(serve: Callable[..., Any]) -> None:
     gateway = await serve(
-        read_deadline="500ms", write_deadline="500ms", idle="500ms", max_connections=250, rate=0
+        read_deadline="500ms",
+        write_deadline="500ms",
+        idle="500ms",
+        max_connections=250,
+        max_user_connections=250,
+        rate=0,
     )
     gateway.inference.events = deltas(*["some text " * 40] * 50)
     bad = [vanishes, reads_a_byte_at_a_time, sends_garbage, never_finishes]

@@ -33,6 +33,7 @@ def daemon(tmp_path: Path) -> Iterator[RealDaemon]:
     running = RealDaemon(
         tmp_path,
         API_RATE="0",
+        API_MAX_USER_CONNECTIONS="256",
         API_READ_DEADLINE="2s",
         API_WRITE_DEADLINE="2s",
         API_IDLE="2s",

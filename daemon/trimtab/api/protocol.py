@@ -7,6 +7,7 @@ that takes nothing of what waits for it, a pile of pipelined requests, a connect
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -30,6 +31,7 @@ class Limits:
 
     max_header_bytes: int
     max_connections: int
+    max_user_connections: int
     read_deadline_s: float
     write_deadline_s: float
     idle_s: float
@@ -54,6 +56,7 @@ class Server:
         limits: For each connection.
         clock: For the date header.
         refuse: Makes the answer from status, code and message.
+        by_user: Open connections of each user, by user id.
         dropped: Connections that were ended for being too slow or too many.
         dated_s: Wall-clock time of the date header.
         quiet: Set when the last connection has gone.
@@ -64,9 +67,16 @@ class Server:
     limits: Limits
     clock: Clock
     refuse: Callable[[int, str, str], Refusal]
+    by_user: Counter[int] = field(default_factory=Counter)
     dropped: int = 0
     dated_s: float = 0.0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def left(self, user: int) -> None:
+        """One connection of a user has gone."""
+        self.by_user[user] -= 1
+        if not self.by_user[user]:
+            del self.by_user[user]
 
     def refresh_date(self) -> None:
         """Set the date header, at most once a second."""
@@ -109,11 +119,22 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         self.peer = peer_of(connection) if connection is not None else None
+        if self.peer is not None:
+            self._server.by_user[self.peer.uid] += 1
+        self._server.refresh_date()
         if len(self.connections) > self._limits.max_connections:
-            self._server.refresh_date()
             self._drop(503, "too_many_connections", "too many connections are open; try again")
-            return
-        self._arm_read_timer()
+        elif self._is_one_too_many():
+            told = "one user may not have so many connections; close some"
+            self._drop(429, "too_many_user_connections", told)
+        else:
+            self._arm_read_timer()
+
+    def _is_one_too_many(self) -> bool:
+        """Whether its user leaves none for others; over TCP all are one user."""
+        if self.peer is None:
+            return False
+        return self._server.by_user[self.peer.uid] > self._limits.max_user_connections
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: whoever works for it is told at once."""
@@ -122,6 +143,8 @@ class HttpProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        if self.peer is not None:
+            self._server.left(self.peer.uid)
         self._unset_keepalive_if_required()
         waiting, self._when_lost = self._when_lost, set()
         for call in waiting:

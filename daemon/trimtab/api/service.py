@@ -191,6 +191,7 @@ def _limits(api: ApiConfig) -> Limits:
     return Limits(
         max_header_bytes=api.max_header_bytes,
         max_connections=api.max_connections,
+        max_user_connections=api.max_user_connections,
         read_deadline_s=api.read_deadline_s,
         write_deadline_s=api.write_deadline_s,
         idle_s=api.idle_s,

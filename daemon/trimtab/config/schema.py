@@ -191,6 +191,9 @@ class ApiConfig(Section):
     max_connections: int = Field(
         256, ge=2, le=65536, description="Open connections of one socket; more get 503."
     )
+    max_user_connections: int = Field(
+        128, ge=1, le=65536, description="Open connections of one user to a socket; more get 429."
+    )
     rate_per_second: float = Field(
         100.0,
         alias="rate",
