@@ -72,7 +72,7 @@ def some_points() -> tuple[Any, ...]:
             "passed_over": passed,
         }
 
-    out = "it needs 600 MiB and would leave 100 MiB, under the headroom of 512 MiB"
+    out = "it would leave 100 MiB, under the headroom of 512 MiB; it needs 600 MiB"
     return points_of(
         [
             one("fp32", 2048, 1.0, out, False),
@@ -130,7 +130,7 @@ def test_a_small_terminal_shows_the_essentials() -> None:
     assert "1536 MiB ≥512 MiB" in told
     assert "▶ int8" in told
     assert "× fp32" in told
-    assert "it needs 600 MiB" in told
+    assert "it would leave 100 MiB, under" in told
     assert "has to last 30 s (dwell), 12 s" in told
     assert "Stepped down from int8 to int4" in told
     assert "memory*" in told

@@ -44,8 +44,8 @@ def why_out(one: Assessed, policy: Policy) -> str:
         return ""
     if one.fit is Fit.OVER:
         return (
-            f"it needs {mib(one.predicted.memory_bytes)} and would leave {mib(available)}, "
-            f"under the headroom of {mib(limit.headroom_bytes)}"
+            f"it would leave {mib(available)}, under the headroom of "
+            f"{mib(limit.headroom_bytes)}; it needs {mib(one.predicted.memory_bytes)}"
         )
     if one.fit is Fit.NOW:
         grown = available - one.predicted.reserved_bytes + one.predicted.memory_bytes
