@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
 from statistics import median
 from typing import TypeVar
 
@@ -35,6 +36,12 @@ async def in_turn(
 def middle(values: Sequence[float], digits: int = 4) -> float:
     """The median, rounded."""
     return round(median(values), digits)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that so many are not above: the nearest rank, none between two."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, ceil(share * len(ordered)) - 1)]
 
 
 def spread(values: Sequence[float], digits: int = 4) -> list[float]:

@@ -197,6 +197,18 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("switch_time_share", at_most=0.01),
         ),
     ),
+    "reaction": Benchmark(
+        "reaction",
+        "memory filled fast: from crossing the limit to the first relief, beside earlyoom",
+        (
+            Target("p50_ms"),
+            Target("p99_ms", at_most=100),
+            Target("earlyoom_p50_ms"),
+            Target("speedup_p50", at_least=4),
+            Target("squeezes"),
+            Target("oom_kills", at_most=0),
+        ),
+    ),
     "decision": Benchmark(
         "decision",
         "one step of the core over 512 operating points",

@@ -7,7 +7,6 @@ timed from the write to being in force, bad ones to being told as such; streams 
 from __future__ import annotations
 
 import asyncio
-import math
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from trimtab.bench.child_daemon import ChildDaemon, Setup
 from trimtab.bench.handover import READY_S, TEXT
-from trimtab.bench.paired import middle
+from trimtab.bench.paired import middle, quantile
 from trimtab.bench.subject import bench_model, models
 from trimtab.bench.timed_stream import follow
 from trimtab.domain.models import ModelSpec
@@ -72,9 +71,9 @@ def run(quick: bool) -> dict[str, Any]:
     good_ms, bad_ms, clients = asyncio.run(_measure(model, reloads))
     return {
         "in_force_ms_p50": middle(good_ms, 1),
-        "in_force_ms_p99": round(_quantile(good_ms, 0.99), 1),
+        "in_force_ms_p99": round(quantile(good_ms, 0.99), 1),
         "stale_ms_p50": middle(bad_ms, 1),
-        "stale_ms_p99": round(_quantile(bad_ms, 0.99), 1),
+        "stale_ms_p99": round(quantile(bad_ms, 0.99), 1),
         "reloads": len(good_ms) + len(bad_ms),
         "bad": len(bad_ms),
         "streams": clients.streams,
@@ -158,8 +157,3 @@ async def _until(daemon: ChildDaemon, begun_s: float, description: str, *, stale
             return (perf_counter() - begun_s) * 1000
         await asyncio.sleep(POLL_S)
     raise WorkerError(f"policy not {'told as bad' if stale else 'in force'} in {IN_FORCE_S} s")
-
-
-def _quantile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

@@ -8,6 +8,9 @@ import socket
 import sys
 from typing import Final
 
+import msgspec
+
+from trimtab.bench.crossing import Crossing, Order
 from trimtab.errors import WorkerError
 from trimtab.workers.process import ChildProcess, describe_exit
 
@@ -54,23 +57,37 @@ class Squeeze:
         Raises:
             WorkerError: It is gone: the kernel may have ended it to save the machine.
         """
+        self.held_bytes = int(await self._order(b"%d" % max(0, wanted_bytes)))
+        return self.held_bytes
+
+    async def cross(self, order: Order) -> Crossing:
+        """Have it push available memory under a limit; it goes on holding what that took.
+
+        Raises:
+            WorkerError: It is gone.
+        """
+        answer = await self._order(msgspec.json.encode(order))
+        crossing = msgspec.json.decode(answer, type=Crossing)
+        self.held_bytes = crossing.held_bytes
+        return crossing
+
+    async def _order(self, line: bytes) -> bytes:
         if self._socket is None:
             raise WorkerError("the squeeze has not been started")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await loop.sock_sendall(self._socket, b"%d\n" % max(0, wanted_bytes))
+                await loop.sock_sendall(self._socket, line + b"\n")
                 answer = b""
                 while not answer.endswith(b"\n"):
-                    piece = await loop.sock_recv(self._socket, 64)
+                    piece = await loop.sock_recv(self._socket, 4096)
                     if not piece:
                         raise WorkerError(f"the squeezing process is gone{self._how()}")
                     answer += piece
         except OSError as error:  # TimeoutError is one too
             reason = error.strerror or "no answer"
             raise WorkerError(f"the squeezing process is gone: {reason}{self._how()}") from error
-        self.held_bytes = int(answer)
-        return self.held_bytes
+        return answer
 
     async def stop(self) -> None:
         """Let go of everything; returns when the process has been reaped."""

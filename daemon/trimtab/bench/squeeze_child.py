@@ -1,9 +1,13 @@
 """The process that takes memory from the machine: ``python -m trimtab.bench.squeeze_child --fd N``.
 
-Each line on the socket is a number of bytes to hold; it is answered with the number that is held
-once every page of it has been written. The memory is really used: it is filled with noise, so that
-nothing below can compress it away. It ends, and its memory with it, when the socket ends, when its
-parent ends, or, should the machine really run out of memory, as the kernel's first victim.
+Each line on the socket is an order. A number is how many bytes to hold; it is answered with the
+number that is held once every page of it has been written. An object in JSON is a crossing
+(`crossing.Order`): fill as fast as can be until available memory is under a limit and somewhat
+beyond, and tell when that was and when another process gave memory back.
+
+The memory is really used: it is filled with noise, so that nothing below can compress it away. It
+goes when the socket ends, when the parent ends, or, should the machine really run out of memory,
+as the kernel's first victim.
 """
 
 from __future__ import annotations
@@ -17,9 +21,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from trimtab.bench import crossing
 from trimtab.bench.leash import tie_to_parent
 
-CHUNK_BYTES: Final = 4 * 1024 * 1024
+CHUNK_BYTES: Final = 1024 * 1024
 MOST_BYTES: Final = 8 * 1024**3
 """A bound on what a wrong order could do."""
 
@@ -30,6 +37,10 @@ class Hold:
     def __init__(self) -> None:
         self._noise = os.urandom(CHUNK_BYTES)
         self._chunks: list[mmap.mmap] = []
+
+    def more(self) -> None:
+        """Take one chunk more, up to the bound."""
+        self.resize(self.held_bytes + CHUNK_BYTES)
 
     @property
     def held_bytes(self) -> int:
@@ -52,8 +63,12 @@ def serve(connection: socket.socket) -> None:
     hold = Hold()
     with connection, connection.makefile("rw", encoding="ascii", newline="\n") as lines:
         for line in lines:
-            hold.resize(int(line))
-            lines.write(f"{hold.held_bytes}\n")
+            if line.startswith("{"):
+                answer = crossing.cross(hold, msgspec.json.decode(line, type=crossing.Order))
+                lines.write(msgspec.json.encode(answer).decode() + "\n")
+            else:
+                hold.resize(int(line))
+                lines.write(f"{hold.held_bytes}\n")
             lines.flush()
 
 
