@@ -26,15 +26,17 @@ def installed() -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-class MissingError(TrimtabError):
-    """It isn't installed."""
+def check() -> None:
+    """See that it is there.
 
-    code = "earlyoom_missing"
-
-    def __init__(self) -> None:
-        super().__init__(
+    Raises:
+        TrimtabError: It isn't, with the way to get it.
+    """
+    if not installed():
+        raise TrimtabError(
             "this benchmark compares with earlyoom, which isn't installed",
             hint="`apt install earlyoom` brings it; it need not run. --quick goes without it.",
+            code="earlyoom_missing",
         )
 
 

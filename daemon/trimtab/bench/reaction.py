@@ -86,13 +86,13 @@ def run(quick: bool) -> dict[str, Any]:
         quick: A few squeezes, without earlyoom where it isn't installed.
 
     Raises:
-        MissingError: earlyoom isn't installed.
+        TrimtabError: earlyoom isn't installed, or there is too little memory.
         NoModelError: There is no model.
         WorkerError: The daemon gave nothing back, or ended.
     """
+    if not quick:
+        earlyoom.check()
     with_earlyoom = earlyoom.installed()
-    if not with_earlyoom and not quick:
-        raise earlyoom.MissingError
     model, size = bench_model(quick), QUICK if quick else FULL
     kills = _oom_kills()
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:

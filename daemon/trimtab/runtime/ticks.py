@@ -79,8 +79,10 @@ def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, tick_s: flo
         return tick_s
     interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S / 2
     if worst_bytes_s > 0:
-        interval_s = min(interval_s, max(POLL_MIN_S, above_bytes / worst_bytes_s / 2))
-    return min(tick_s, interval_s)
+        left_s = above_bytes / worst_bytes_s
+        # Halfway each time, and the last look where the limit should just have been crossed.
+        interval_s = min(interval_s, left_s / 2 if left_s > 2 * POLL_MIN_S else left_s)
+    return min(tick_s, max(POLL_MIN_S, interval_s))
 
 
 class TickLoop:
