@@ -43,20 +43,24 @@ class RealDaemon:
         }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TRIMTAB_")}
         self.environ = kept | {f"TRIMTAB_{key}": value for key, value in (own | settings).items()}
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = folder / "stderr.log"
         self.argv = [sys.executable, "-m", "trimtab", "run"]
         self.pass_fds: tuple[int, ...] = ()
 
     def start(self, ready: Sequence[str] = ("ready",), timeout_s: float = 30) -> RealDaemon:
-        """Start it and wait until its state is one of these."""
-        self.process = subprocess.Popen(
-            self.argv,
-            env=self.environ,
-            pass_fds=self.pass_fds,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        """Start it and wait until its state is one of these.
+
+        It logs into a file: a pipe that nobody reads would be full some day, and hold it up.
+        """
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.argv,
+                env=self.environ,
+                pass_fds=self.pass_fds,
+                stderr=log,
+                stdout=subprocess.DEVNULL,
+            )
         until_s = time.monotonic() + timeout_s
         try:
             while not self._is_in(ready):
@@ -124,5 +128,5 @@ class RealDaemon:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=30)
-        return self.process.returncode, said
+        self.process.wait(30)
+        return self.process.returncode, self.log.read_text(errors="replace")

@@ -37,7 +37,6 @@ def daemon(tmp_path: Path) -> Iterator[RealDaemon]:
         API_READ_DEADLINE="2s",
         API_WRITE_DEADLINE="2s",
         API_IDLE="2s",
-        LOG_LEVEL="error",  # nobody reads its pipe meanwhile, and each refusal would be a line
     ).start()
     yield running
     status, said = running.end()

@@ -60,7 +60,7 @@ def answers_as_promised(base_url: str, operation: Any, mode: Any, examples: int)
 
 @pytest.mark.parametrize("socket", ["inference", "control"])
 @pytest.mark.parametrize(
-    "examples", [4, pytest.param(150, marks=[pytest.mark.slow, pytest.mark.timeout(400)])]
+    "examples", [4, pytest.param(80, marks=[pytest.mark.slow, pytest.mark.timeout(400)])]
 )
 def test_every_operation_answers_as_its_document_says(
     daemon: RealDaemon, socket: str, examples: int
