@@ -99,6 +99,8 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
         kv_disk=_kv_disk(config, log),
         resident=known.resident,
         load_s=known.load_s,
+        working=known.working,
+        device=known.device,
         last_point=load_point(config.state, model, threads, log),
     )
     daemon = Daemon(options, policy, suite, clock, records, get_logger("workers"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.domain.decisions import Source
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.profile import (
     STOLEN,
@@ -18,7 +19,7 @@ from trimtab.domain.profile import (
     TaskQuality,
     VariantQuality,
 )
-from trimtab.planner.device import Source, calibrate, fit, line
+from trimtab.planner.device_fit import calibrate, fit, line
 
 BASES = {"fp32": 0.050, "int8": 0.025, "int4": 0.020}
 SLOPE = 12e-6

@@ -139,6 +139,24 @@ async def test_an_interrupted_profile_goes_on_where_it_stopped(
     assert "bandwidth" not in {title for title, _, _ in again.steps}
 
 
+async def test_what_was_measured_beside_other_work_is_measured_again_if_one_asks(
+    model: ModelSpec, tmp_path: Path
+) -> None:
+    first = await a_runner(model, tmp_path, Heard()).run(empty(model), sessions_of(model))
+    doubtful = {Kind.DECODE: ("busy",), Kind.BANDWIDTH: ("busy",)}
+    clean = tuple(replace(one, wait_ratios=(), marks=()) for one in first.measurements)
+    kept = replace(
+        first,
+        measurements=tuple(replace(one, marks=doubtful.get(one.kind, ())) for one in clean),
+    )
+
+    left = missing(sessions_of(model), kept, disturbed=True)
+
+    kinds = {step.kind for session in left for step in session.steps}
+    assert kinds == {Kind.DECODE, Kind.BANDWIDTH}
+    assert missing(sessions_of(model), kept) == []
+
+
 async def test_what_no_time_was_left_for_is_said_and_stays_missing(
     model: ModelSpec, tmp_path: Path
 ) -> None:

@@ -26,10 +26,10 @@ LLAMA: dict[str, Any] = {  # the fields of Llama-3.1-8B's config.json that count
 }
 
 
-def gguf(fields: dict[str, Any], tokens: int = 0) -> bytes:
+def gguf(fields: dict[str, Any], tokens: int = 0, tensors: tuple[str, ...] = ()) -> bytes:
     """A GGUF header as llama.cpp writes it (version 3, little endian)."""
     count = len(fields) + (1 if tokens else 0)
-    parts = [b"GGUF", struct.pack("<IQQ", 3, 0, count)]
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), count)]
     for key, value in fields.items():
         parts.append(struct.pack("<Q", len(key)) + key.encode())
         if isinstance(value, str):
@@ -41,6 +41,9 @@ def gguf(fields: dict[str, Any], tokens: int = 0) -> bytes:
         parts.append(struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", 9))
         parts.append(struct.pack("<IQ", 8, tokens) + struct.pack("<Q", 1) * 0)
         parts += [struct.pack("<Q", 1) + b"x"] * tokens
+    for name in tensors:
+        parts.append(struct.pack("<Q", len(name)) + name.encode())
+        parts.append(struct.pack("<IQQIQ", 2, 576, 49152, 8, 0))
     return b"".join(parts)
 
 
@@ -75,6 +78,36 @@ def test_a_gguf_header_gives_the_shape_of_the_model(tmp_path: Path) -> None:
 
     assert shape.parameters == KNOWN["smollm2-135m"].parameters
     assert shape.name == "SmolLM2 135M"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "tied", "told"),
+    [
+        (("token_embd.weight", "output.weight"), False, 0),
+        (("token_embd.weight",), True, 0),
+        ((), True, 1),
+    ],
+)
+def test_a_gguf_says_by_its_tensors_whether_the_output_has_weights_of_its_own(
+    tmp_path: Path, tensors: tuple[str, ...], tied: bool, told: int
+) -> None:
+    path = tmp_path / "smol.gguf"
+    path.write_bytes(gguf(SMOLLM, tokens=49152, tensors=tensors))
+
+    shape = read_shape(path)
+
+    assert shape.tied is tied
+    assert len(shape.assumed) == told
+
+
+def test_the_first_part_of_a_gguf_in_parts_says_what_is_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "smol-00001-of-00002.gguf"
+    header = gguf(SMOLLM | {"split.count": 2}, tokens=9, tensors=("token_embd.weight",))
+    path.write_bytes(header)
+
+    shape = read_shape(path)
+
+    assert shape.assumed == ("this file doesn't say whether the output is tied: taken as tied",)
 
 
 def test_the_text_part_of_a_model_that_sees_is_what_counts() -> None:
@@ -145,6 +178,7 @@ def test_a_bad_field_is_named_with_its_file(field: str, value: object, words: st
         (b"{}", "is missing"),
         (b"GGUF", "damaged or cut off"),
         (gguf(SMOLLM)[:60], "damaged or cut off"),
+        (gguf(SMOLLM, 9, ("output.weight",))[:-4], "damaged or cut off"),
         (gguf({"general.name": "x"}), "general.architecture: is missing"),
         (gguf(SMOLLM), "vocab_size: is missing"),
         (gguf(SMOLLM | {"llama.block_count": 4_000_000_000}, 4), "no size that a model has"),

@@ -9,10 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from trimtab.domain.decisions import Decision, Direction, Outcome, Prediction, Rejected, Trigger
+from trimtab.domain.decisions import (
+    Decision,
+    Direction,
+    Grounds,
+    Outcome,
+    Prediction,
+    Rejected,
+    Source,
+    Trigger,
+)
 from trimtab.domain.knobs import KvPlacement, OperatingPoint
 from trimtab.errors import StateError
 from trimtab.telemetry.explain import explain
+from trimtab.telemetry.words import speed_words
 
 MIB = 2**20
 INT8, INT4 = OperatingPoint("int8", 4096), OperatingPoint("int4", 4096)
@@ -77,7 +87,8 @@ def test_prediction_runner_up_and_outcome_follow() -> None:
     )
 
     assert (
-        "Expected: a worker of 300 MiB, 730 MiB left available, 21 tokens/s, quality 0.970" in text
+        "Expected: a worker of 300 MiB, 730 MiB left available, "
+        "21 tokens/s (first principles, ± 50 %), quality 0.970" in text
     )
     assert "Next best was int8, 1024 tokens: it would leave 90 MiB." in text
     assert text.endswith("It took 1.2 s; available memory went from 480 MiB to 731 MiB.")
@@ -104,3 +115,20 @@ def test_starts_parks_and_holds_have_their_own_words() -> None:
 def test_what_is_no_record_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(StateError, match="no decision record"):
         explain(record)
+
+
+@pytest.mark.parametrize(
+    ("grounds", "told"),
+    [
+        (Grounds(Source.FITTED, 0.05), "(from the profile, ± 5 %)"),
+        (Grounds(Source.ASSUMED, 0.5), "(first principles, ± 50 %)"),
+        (
+            Grounds(Source.BUILD, 0.3, seen_ratio=0.5),
+            "(as seen at its build, ± 30 %; corrected to 50 % by what was seen)",
+        ),
+    ],
+)
+def test_a_predicted_speed_says_what_it_rests_on(grounds: Grounds, told: str) -> None:
+    predicted = Prediction(300 * MIB, 400 * MIB, 730 * MIB, 21.4, None, 0.97, grounds=grounds)
+
+    assert speed_words(predicted) == f"21 tokens/s {told}"

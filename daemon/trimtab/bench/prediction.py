@@ -23,7 +23,8 @@ from trimtab.catalog.proof import evaluation_text
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.profile import Kind, Measurement, Profile
-from trimtab.planner.device import DeviceModel, fit
+from trimtab.planner.device import DeviceModel
+from trimtab.planner.device_fit import fit
 from trimtab.profile.here import signature, this_device, versions
 from trimtab.profile.measure import Bench
 from trimtab.profile.schedule import FREE, QUICK, SessionPlan, Step, plan, thread_counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -10,6 +11,8 @@ from trimtab.errors import BuildError
 
 MAGIC: Final = b"GGUF"
 MAX_KEYS: Final = 4096
+MAX_TENSORS: Final = 1 << 17
+MAX_DIMENSIONS: Final = 8
 MAX_STRING: Final = 1 << 24
 # Type number in the file -> struct format of a fixed-size value.
 FIXED: Final[dict[int, str]] = {
@@ -29,8 +32,21 @@ STRING: Final = 8
 ARRAY: Final = 9
 
 
-def read_metadata(path: Path) -> dict[str, str | int | float]:
-    """The single values of a GGUF's header; of an array only its length, as ``NAME.count``.
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the weights.
+
+    Attributes:
+        values: The single values; of an array only its length, as ``NAME.count``.
+        tensors: The names of the tensors; of a model in several files, only those of this one.
+    """
+
+    values: dict[str, str | int | float]
+    tensors: frozenset[str]
+
+
+def read_header(path: Path) -> Header:
+    """The header of a GGUF.
 
     Raises:
         BuildError: It isn't a GGUF, or it was cut off.
@@ -44,12 +60,15 @@ def read_metadata(path: Path) -> dict[str, str | int | float]:
         raise BuildError(f"{path}: the header is damaged or cut off") from error
 
 
-def _read(file: BinaryIO, path: Path) -> dict[str, str | int | float]:
+def _read(file: BinaryIO, path: Path) -> Header:
     if file.read(4) != MAGIC:
         raise BuildError(f"{path} is not a GGUF file")
-    version, _, keys = struct.unpack("<IQQ", file.read(20))
-    if version not in (2, 3) or keys > MAX_KEYS:
-        raise BuildError(f"{path}: GGUF version {version} with {keys} fields isn't supported")
+    version, tensors, keys = struct.unpack("<IQQ", file.read(20))
+    if version not in (2, 3) or keys > MAX_KEYS or tensors > MAX_TENSORS:
+        raise BuildError(
+            f"{path}: GGUF version {version} with {keys} fields and {tensors} tensors "
+            "isn't supported"
+        )
     values: dict[str, str | int | float] = {}
     for _ in range(keys):
         key = _string(file)
@@ -58,7 +77,19 @@ def _read(file: BinaryIO, path: Path) -> dict[str, str | int | float]:
             values[f"{key}.count"] = _skip_array(file)
         else:
             values[key] = _value(file, kind)
-    return values
+    return Header(values, frozenset(_tensor(file) for _ in range(tensors)))
+
+
+def _tensor(file: BinaryIO) -> str:
+    """The name of the tensor that is described next: its shape, type and place are passed over."""
+    name = _string(file)
+    (dimensions,) = struct.unpack("<I", file.read(4))
+    if dimensions > MAX_DIMENSIONS:
+        raise struct.error
+    rest = 8 * dimensions + 12
+    if len(file.read(rest)) != rest:
+        raise struct.error
+    return name
 
 
 def _string(file: BinaryIO) -> str:

@@ -147,7 +147,7 @@ def _check_window(config: dict[str, Any], path: Path) -> None:
 
 
 def _check_gguf(path: Path) -> None:
-    architecture = str(gguf.read_metadata(path).get("general.architecture", ""))
+    architecture = str(gguf.read_header(path).values.get("general.architecture", ""))
     if architecture not in GGUF_ARCHITECTURES:
         raise BuildError(
             f"{path}: general.architecture: {architecture or 'missing'}: can't be built",

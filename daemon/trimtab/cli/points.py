@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from trimtab.api.client import PREFIX, connect
 from trimtab.cli.settings import json_option, loaded, print_json, styled
-from trimtab.telemetry.words import point_words, size
+from trimtab.domain.decisions import Grounds
+from trimtab.telemetry.words import grounds_words, point_words, size
 
-_HEAD = ("", "point", "memory", "tokens/s", "quality", "")
+_HEAD = ("", "point", "memory", "tokens/s", "full", "from", "quality", "")
 
 
 @click.command()
@@ -38,12 +40,15 @@ def points(ctx: click.Context, everything: bool, as_json: bool) -> None:
 
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     predicted = one["predicted"]
-    decode = predicted["decode_tps"]
+    decode, full = predicted["decode_tps"], predicted.get("full_tps")
+    grounds = msgspec.convert(predicted.get("grounds", {}), Grounds)
     return (
         "▶" if one["in_force"] else "",
         point_words(one["point"]),
         size(predicted["memory_bytes"]),
         "?" if decode is None else f"{decode:.0f}",
+        "?" if full is None else f"{full:.0f}",
+        "" if decode is None else grounds_words(grounds),
         f"{predicted['quality_ratio']:.3f}",
         one["reason"] or one["passed_over"],
     )

@@ -36,6 +36,7 @@ INTERRUPTED: Final = 130
 @click.option("--model", "model_id", metavar="ID", help="Which model. Default: the one to serve.")
 @click.option("--quick", is_flag=True, help="The most telling figures, in under a minute.")
 @click.option("--fresh", is_flag=True, help="Measure again what is known already.")
+@click.option("--again", is_flag=True, help="Measure again what was measured beside other work.")
 @click.option("--show", is_flag=True, help="Show what was measured; measure nothing.")
 @click.option("--quality", is_flag=True, help="Compare the variants' quality too.")
 @click.option(
@@ -68,6 +69,7 @@ def profile(
     model_id: str | None,
     quick: bool,
     fresh: bool,
+    again: bool,
     show: bool,
     quality: bool,
     text: Path | None,
@@ -89,7 +91,7 @@ def profile(
     model = chosen_model(config, model_id)
     console = Console(stderr=as_json)
     compares = quality or text is not None or prompts is not None
-    if show and (compares or fresh or quick):
+    if show and (compares or fresh or again or quick):
         raise UsageError("--show measures nothing", hint="Leave it out to measure.")
     if show:
         found = _show(config, model)
@@ -97,7 +99,7 @@ def profile(
         be_modest(nice)
         reporter = ProfileProgress(console)
         with reporter:
-            found = _measure(config, model, quick, fresh, reporter)
+            found = _measure(config, model, quick, reporter, fresh=fresh, again=again)
         if compares:
             found = _compare(config, model, found, text, prompts, console)
     if plot is not None:
@@ -125,7 +127,13 @@ def chosen_model(config: Config, model_id: str | None) -> ModelSpec:
 
 
 def _measure(
-    config: Config, model: ModelSpec, quick: bool, fresh: bool, reporter: Reporter
+    config: Config,
+    model: ModelSpec,
+    quick: bool,
+    reporter: Reporter,
+    *,
+    fresh: bool,
+    again: bool,
 ) -> Profile:
     clock = SystemClock()
     extent = extent_of(quick)
@@ -141,17 +149,20 @@ def _measure(
             board=surroundings.board,
             usual_threads=usual,
             fresh=fresh,
+            disturbed=again,
         )
         for reason in kept.reasons:
             reporter.say(f"measured again, since {reason}")
         if not kept.left:
-            reporter.say("everything was measured already; --fresh measures it again")
+            reporter.say(_all_known(kept.profile))
             return kept.profile
         done = len(kept.profile.measurements)
         if done:
             reporter.say(f"{done} measurements are there already")
         reporter.say(f"about {_minutes(cost_s(kept.left))} on a quiet machine")
-        return asyncio.run(measure(config, model, kept, extent, surroundings, clock, reporter))
+        return asyncio.run(
+            measure(config, model, kept, extent, surroundings, clock, reporter, disturbed=again)
+        )
     except KeyboardInterrupt:
         path = profile_path(config.state, model.model_id)
         click.echo(f"\ninterrupted; what was measured is in {path}.", err=True)
@@ -159,6 +170,17 @@ def _measure(
         sys.exit(INTERRUPTED)
     finally:
         surroundings.close()
+
+
+def _all_known(profile: Profile) -> str:
+    """That nothing is left to measure, and what could be measured better."""
+    doubtful = sum(one.disturbed for one in profile.measurements)
+    if not doubtful:
+        return "everything was measured already; --fresh measures it again"
+    return (
+        f"everything was measured already, {doubtful} of {len(profile.measurements)} beside other "
+        "work; --again measures those again"
+    )
 
 
 def _show(config: Config, model: ModelSpec) -> Profile:

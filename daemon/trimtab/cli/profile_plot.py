@@ -9,7 +9,7 @@ from trimtab.cli.plan_plot import scatter
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.profile import Kind, Profile
 from trimtab.errors import UsageError
-from trimtab.planner.device import fit, measured_qualities
+from trimtab.planner.device_fit import fit, measured_qualities
 
 GB: Final = 1e9
 

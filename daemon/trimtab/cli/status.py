@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 import click
+import msgspec
 
 from trimtab.api.client import PREFIX, connect
 from trimtab.cli.settings import json_option, loaded, print_json, styled, wrapped
+from trimtab.domain.decisions import Prediction
 from trimtab.telemetry.explain import decision_of, headline
-from trimtab.telemetry.words import clock_time, counted, point_words, seconds, size
+from trimtab.telemetry.words import clock_time, counted, point_words, seconds, size, speed_words
 
 EXIT_NO_TOKENS: Final = 4
 
@@ -57,6 +59,7 @@ def status_lines(now: dict[str, Any]) -> list[str]:
 def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("point", _point(now)),
+        ("expected", _expected(now.get("expected"))),
         ("policy", _policy(now["policy"])),
         ("stale", _stale(now["policy"])),
         ("streams", _streams(now)),
@@ -82,6 +85,10 @@ def _point(now: dict[str, Any]) -> str:
     if now["target"] != now["point"]:
         told += f", moving to {point_words(now['target'])}"
     return told
+
+
+def _expected(predicted: dict[str, Any] | None) -> str:
+    return "" if predicted is None else speed_words(msgspec.convert(predicted, Prediction))
 
 
 def _policy(policy: dict[str, Any]) -> str:

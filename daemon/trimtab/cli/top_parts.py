@@ -15,7 +15,15 @@ from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.knobs import SPECULATION_OFF, KvPlacement, OperatingPoint
 from trimtab.serving.control import StatusView, WorkerView
 from trimtab.telemetry.explain import decision_of, explain, headline
-from trimtab.telemetry.words import amount, clock_time, counted, point_words, seconds, size
+from trimtab.telemetry.words import (
+    amount,
+    clock_time,
+    counted,
+    grounds_words,
+    point_words,
+    seconds,
+    size,
+)
 
 STATE_STYLES: Final[dict[str, str]] = {
     "ready": "bold green",
@@ -257,7 +265,8 @@ def _point(one: PointRow, here: PointRow | None, name: int) -> Text:
         style=style,
     )
     if one.in_force:
-        return line.append(f"in force{_extras(one.point)}", style="green")
+        from_what = f", {grounds_words(expected.grounds)}" if expected.decode_tps else ""
+        return line.append(f"in force{_extras(one.point)}{from_what}", style="green")
     line.append(one.reason or one.passed_over)
     if not one.reason and here is not None and (apart := _apart(one, here)):
         line.append(f"; would bring {apart}" if one.passed_over else apart, style="dim")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from trimtab.cli.signal_source import SignalRow, watched_signals
+from trimtab.domain.decisions import UNKNOWN, Grounds
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.readings import Quality
 from trimtab.policy.compiled import Comparison, Policy, SignalCondition
@@ -54,6 +55,7 @@ class Expected:
     quality_ratio: float
     decode_tps: float | None = None
     ttft_s: float | None = None
+    grounds: Grounds = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from trimtab.domain.knobs import OperatingPoint
 
@@ -39,6 +40,45 @@ class Trigger:
     text: str = ""
 
 
+class Source(StrEnum):
+    """How a predicted figure was found, the surest first."""
+
+    MEASURED = "measured"  # this variant, thread count and length, on this device
+    FITTED = "fitted"  # this variant and thread count, another number of tokens
+    SCALED = "scaled"  # this variant, another thread count or mode of drafting
+    BYTES = "bytes"  # another variant of this model, by its size
+    BUILD = "build"  # seen when the variant was built, on a processor of the same name
+    ASSUMED = "assumed"  # its bytes, at the bandwidth of a small board
+
+    def or_worse(self, other: Source) -> Source:
+        """The less sure of the two: what a figure made of both rests on."""
+        return max(self, other, key=_BEST_FIRST.index)
+
+
+_BEST_FIRST: Final = tuple(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What a prediction rests on, and how far off its speeds may be.
+
+    Attributes:
+        speed: How the speeds were found.
+        speed_error_ratio: Standard error of the speeds, relative to them.
+        seen_ratio: Observed ÷ known speed; the speeds have been corrected by it. 1 where nothing
+            has been observed.
+        memory: How the memory of the worker without KV was found.
+    """
+
+    speed: Source = Source.ASSUMED
+    speed_error_ratio: float = 0.5
+    seen_ratio: float = 1.0
+    memory: Source = Source.ASSUMED
+
+
+UNKNOWN: Final = Grounds()
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What the planner expects of an operating point.
@@ -47,10 +87,12 @@ class Prediction:
         memory_bytes: What the worker holds with the KV that is committed now.
         reserved_bytes: The same with one conversation grown to the whole context.
         available_bytes: Memory that would be available after the step; None if it isn't known.
-        decode_tps: Tokens per second of one conversation; None if unknown.
+        decode_tps: Tokens per second of one conversation of usual length; None if unknown.
         ttft_s: First token of a typical prompt; None if unknown.
         quality_ratio: exp(−mean KL to the best variant), 0 to 1.
         doubt_bytes: How much more it may hold; wide for what was never loaded here.
+        full_tps: Tokens per second of a conversation that fills the context; None if unknown.
+        grounds: What the rest rests on.
     """
 
     memory_bytes: int
@@ -60,6 +102,8 @@ class Prediction:
     ttft_s: float | None
     quality_ratio: float
     doubt_bytes: int = 0
+    full_tps: float | None = None
+    grounds: Grounds = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.frame import Inputs, frame
 from trimtab.planner.heat import ladder, restrict
 from trimtab.planner.points import draft_of
-from trimtab.planner.predict import Basis, Situation, predict_from
+from trimtab.planner.predict import Basis, Facts, Situation, predict_from
 from trimtab.planner.relief import idle_bytes, resting
 from trimtab.planner.state import State
 from trimtab.policy.compiled import KnobBounds, Policy
@@ -118,7 +118,13 @@ def situation(state: State) -> Situation:
         available_bytes=None if available is None else int(available) + idle_bytes(state),
         held_bytes=state.demand.worker_bytes or 0,
         kv_tokens=state.demand.kv_tokens,
+        speeds=state.queue.speeds,
     )
+
+
+def facts(state: State) -> Facts:
+    """What was measured on this device so far."""
+    return Facts(state.resident, state.doubt, state.working, state.device)
 
 
 def assess(
@@ -171,8 +177,8 @@ def _inputs(
         quarantine={
             name: entry.reason for name, entry in state.quarantine.items() if at_s < entry.until_s
         },
-        resident=state.resident,
-        doubt=state.doubt,
+        facts=facts(state),
+        seen=state.queue.speeds.in_steps([one.name for one in model.variants]),
     )
 
 

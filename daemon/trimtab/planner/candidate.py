@@ -27,6 +27,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.readings import Reading, Snapshot
+from trimtab.planner.assess import facts
 from trimtab.planner.controller import Step, step
 from trimtab.planner.predict import Situation, predict
 from trimtab.planner.state import Heat, State
@@ -189,9 +190,8 @@ def _as_it_would_be(trial: Trial, event: Tick, real: State) -> Tick:
         return event
     held, wanted = event.demand.worker_bytes or 0, 0
     if trial.state.model is not None and not point.parked:
-        situation = Situation(None, held, event.demand.kv_tokens)
-        resident, doubt = trial.state.resident, trial.state.doubt
-        wanted = predict(point, trial.state.model, situation, resident, doubt).memory_bytes
+        here = Situation(None, held, event.demand.kv_tokens)
+        wanted = predict(point, trial.state.model, here, facts(trial.state)).memory_bytes
     readings = dict(event.snapshot.readings)
     available = event.snapshot.value("memory.available")
     if available is not None:
@@ -238,8 +238,8 @@ def _count(
     available = event.snapshot.value("memory.available")
     quality = speed = 0.0
     if real.model is not None and not point.parked:
-        situation = Situation(None, 0, event.demand.kv_tokens)
-        predicted = predict(point, real.model, situation, real.resident, real.doubt)
+        here = Situation(None, 0, event.demand.kv_tokens, real.queue.speeds)
+        predicted = predict(point, real.model, here, facts(real))
         quality, speed = predicted.quality_ratio, predicted.decode_tps or 0.0
     least = side.least_bytes
     if available is not None:

@@ -32,7 +32,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import PARKED
 from trimtab.domain.scheduling import Schedule
-from trimtab.planner import faults, observe, outcome, rates, relief, serving, shedding
+from trimtab.planner import faults, observe, outcome, relief, serving, shedding
 from trimtab.planner.decide import decide
 from trimtab.planner.state import Pin, State
 from trimtab.policy.compiled import Policy
@@ -106,9 +106,8 @@ def _told(state: State, event: Event) -> tuple[State, str]:
     match event:
         case ModelChanged(model=model):
             name = model.model_id if model is not None else "none"
-            known = () if model is None else rates.known(model)
             queue = replace(state.queue, shadows=(), home=None)
-            state = replace(state, model=model, rates=known, queue=queue)
+            state = serving.with_rates(replace(state, model=model, queue=queue))
             return state, f"the model is now {name}"
         case PolicyChanged(revision=revision):
             return replace(state, better=None), f"policy revision {revision} came into force"

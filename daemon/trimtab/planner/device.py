@@ -12,19 +12,19 @@ What wasn't measured follows from what was. Another thread count: from the ratio
 show which were measured with both, else from the ratio of memory bandwidths. A variant that was
 never measured: from its bytes, at the rate at which the others read theirs. Each estimate says how
 it was found, with a standard error that grows with the distance from a measurement.
+
+`device_fit` makes it from a profile, or from what was seen when the variants were built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from math import exp
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.domain.profile import STOLEN, Kind, Measurement, Profile
+from trimtab.domain.decisions import Source
+from trimtab.domain.models import VariantSpec
 
 UNSEEN_WORKER_BYTES: Final = 20 * 1024 * 1024
 """Anonymous memory of a worker beside its weights where no variant was measured at all."""
@@ -33,21 +33,20 @@ TYPICAL_CACHED_TOKENS: Final = 384
 """Where speeds are taken from that stand for a whole conversation."""
 
 
-class Source(StrEnum):
-    """How an estimate was found."""
-
-    MEASURED = "measured"
-    FITTED = "fitted"  # this variant and thread count, another number of tokens
-    SCALED = "scaled"  # this variant, another thread count
-    BYTES = "bytes"  # another variant, by its size
-
-
 _LEAST_SIGMA: Final[dict[Source, float]] = {
     Source.MEASURED: 0.02,
     Source.FITTED: 0.05,
     Source.SCALED: 0.12,
     Source.BYTES: 0.30,
+    Source.BUILD: 0.35,
+    Source.ASSUMED: 0.50,
 }
+"""What an estimate may be off at best. `trimtab bench prediction` holds the first four against what
+is measured; the last two are taken to be wide."""
+
+THREADS_POWER: Final = 0.7
+"""n threads are about n to this power as fast as one, where nothing else is known: two were 1.55 to
+1.74 times as fast on the machine that this was developed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,8 @@ class Estimate:
 
     def scaled(self, factor: float, source: Source) -> Estimate:
         """The same times a factor that is known less well."""
-        return Estimate(self.value * factor, max(self.sigma_ratio, _LEAST_SIGMA[source]), source)
+        sigma = max(self.sigma_ratio, _LEAST_SIGMA[source])
+        return Estimate(self.value * factor, sigma, self.source.or_worse(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Curve:
         slope: Of the attention to what is cached.
         points: The measured n and values.
         spread_ratio: How far the samples at one point lay apart.
+        source: Where it is from, if not from this device.
     """
 
     power: int
@@ -86,6 +87,7 @@ class Curve:
     slope: float
     points: tuple[tuple[int, float], ...]
     spread_ratio: float = 0.0
+    source: Source = Source.FITTED
 
     def at(self, tokens: int) -> float:
         """The curve's value; never negative."""
@@ -96,7 +98,7 @@ class Curve:
         for measured, value in self.points:
             if measured == tokens:
                 return _estimate(value, self.spread_ratio, Source.MEASURED)
-        return _estimate(self.at(tokens), self.spread_ratio, Source.FITTED)
+        return _estimate(self.at(tokens), self.spread_ratio, self.source)
 
 
 Curves = Mapping[tuple[str, int], Curve]
@@ -104,9 +106,13 @@ Curves = Mapping[tuple[str, int], Curve]
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """What this device does with a model's variants. Made by `fit`.
+    """What this device does with a model's variants.
+
+    It is made once and never changes: it is the key under which is kept what has been worked out
+    from it.
 
     Attributes:
+        model_id: Of which model.
         bandwidth: Bytes/s read from memory, by thread count.
         decode: Seconds a token over tokens cached, by variant and threads.
         first_token: Seconds to a first token over prompt length, by variant and threads.
@@ -118,15 +124,19 @@ class DeviceModel:
         handover_s: From the last token in one variant to the first in another.
     """
 
-    bandwidth: Mapping[int, float]
-    decode: Curves
-    first_token: Curves
-    resident: Mapping[str, float]
-    in_use: Mapping[str, tuple[float, float]]
-    load_s: Mapping[str, float]
-    stolen: Mapping[int, float]
-    speculation: Mapping[tuple[str, str], float]
-    handover_s: Mapping[tuple[str, str], float]
+    model_id: str
+    bandwidth: Mapping[int, float] = field(default_factory=dict)
+    decode: Curves = field(default_factory=dict)
+    first_token: Curves = field(default_factory=dict)
+    resident: Mapping[str, float] = field(default_factory=dict)
+    in_use: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    stolen: Mapping[int, float] = field(default_factory=dict)
+    speculation: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    handover_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.model_id)  # of what is in the tables, one is alive at a time
 
     def decode_s(
         self, variant: VariantSpec, tokens: int, threads: int, *, stolen: bool = False
@@ -162,6 +172,12 @@ class DeviceModel:
         base, slope = self.in_use.get(variant.name, (loaded.value, 0.0))
         value = max(loaded.value, base) + (slope + variant.kv_bytes_per_token) * tokens
         return Estimate(value, loaded.sigma_ratio, loaded.source)
+
+    def working_bytes(self, name: str) -> float:
+        """What a worker with this variant holds beyond its loading, once it has read a prompt."""
+        base, slope = self.in_use.get(name, (0.0, 0.0))
+        loaded = self.resident.get(name, base)
+        return max(0.0, base + slope * TYPICAL_CACHED_TOKENS - loaded)
 
     def speculation_ratio(self, variant: VariantSpec, text: str) -> float:
         """What n-gram drafting makes of the speed on a kind of text; 1 if that isn't known.
@@ -221,89 +237,9 @@ class DeviceModel:
         if ratios:
             return median(ratios)
         before, after = self.bandwidth.get(measured), self.bandwidth.get(wanted)
-        return before / after if before and after else measured / wanted
-
-
-def fit(profile: Profile) -> DeviceModel:
-    """The model of the device that a profile describes."""
-    one = profile.all
-    return DeviceModel(
-        bandwidth={m.threads: m.value for m in one(Kind.BANDWIDTH)},
-        decode=_curves(one(Kind.DECODE), power=0),
-        first_token=_curves(one(Kind.TTFT), power=1),
-        resident=_by_variant(one(Kind.RESIDENT)),
-        in_use=_in_use(profile.all(Kind.IN_USE)),
-        load_s=_by_variant(one(Kind.LOAD_WARM)),
-        stolen=_stolen_factors(profile),
-        speculation={(m.variant, m.detail): m.value for m in one(Kind.SPECULATION)},
-        handover_s={(m.variant, m.detail): m.value for m in one(Kind.HANDOVER)},
-    )
-
-
-def _by_variant(measurements: Iterable[Measurement]) -> dict[str, float]:
-    """The median over thread counts."""
-    groups: dict[str, list[float]] = {}
-    for one in measurements:
-        groups.setdefault(one.variant, []).append(one.value)
-    return {name: median(values) for name, values in groups.items()}
-
-
-def _curves(measurements: Iterable[Measurement], power: int) -> Curves:
-    """A curve for each variant and thread count; a single point borrows the others' slope."""
-    groups: dict[tuple[str, int], list[Measurement]] = {}
-    for one in measurements:
-        if not one.detail:
-            groups.setdefault((one.variant, one.threads), []).append(one)
-    lines = {
-        key: line([(m.tokens, m.value / m.tokens**power) for m in group])
-        for key, group in groups.items()
-        if len(group) > 1
-    }
-    curves = {}
-    for key, group in groups.items():
-        if key in lines:
-            base, slope = lines[key]
-        else:
-            slope = _borrowed(lines, key)
-            one = group[0]
-            base = one.value / one.tokens**power - slope * one.tokens
-        points = tuple(sorted((m.tokens, m.value) for m in group))
-        spread = median(m.spread_ratio for m in group)
-        curves[key] = Curve(power, base, slope, points, spread)
-    return curves
-
-
-def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Base and slope of the line with the least squares of relative errors.
-
-    Neither is ever below zero: that is noise, since more tokens never take less, and no tokens
-    never take less than nothing. The other one is then fitted alone.
-    """
-    weights = [1 / (value * value) for _, value in points]
-    total = sum(weights)
-    mean_n = sum(w * n for w, (n, _) in zip(weights, points, strict=True)) / total
-    mean_y = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    across = sum(w * (n - mean_n) ** 2 for w, (n, _) in zip(weights, points, strict=True))
-    along = sum(w * (n - mean_n) * (y - mean_y) for w, (n, y) in zip(weights, points, strict=True))
-    slope = max(0.0, along / across) if across > 0 else 0.0
-    base = mean_y - slope * mean_n
-    if base >= 0:
-        return base, slope
-    squares = sum(w * n * n for w, (n, _) in zip(weights, points, strict=True))
-    products = sum(w * n * y for w, (n, y) in zip(weights, points, strict=True))
-    return 0.0, products / squares
-
-
-def _borrowed(lines: Mapping[tuple[str, int], tuple[float, float]], key: tuple[str, int]) -> float:
-    """A slope for a curve with one point.
-
-    Other variants' at as many threads, since attention doesn't depend on how the weights are
-    stored; else its own at another count; else none.
-    """
-    name, threads = key
-    same = [slope for (_, count), (_, slope) in lines.items() if count == threads]
-    own = [slope for (other, _), (_, slope) in lines.items() if other == name]
-    return _middle(same or own)
+        if before and after:
+            return before / after
+        return float((measured / wanted) ** THREADS_POWER)
 
 
 def _nearest(curves: Curves, name: str, threads: int) -> int | None:
@@ -312,73 +248,5 @@ def _nearest(curves: Curves, name: str, threads: int) -> int | None:
     return min(counts, key=lambda count: (abs(count - threads), count), default=None)
 
 
-def _in_use(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
-    """Anonymous bytes over the prompt's length: a line for each variant, over all threads."""
-    points: dict[str, list[tuple[int, float]]] = {}
-    for one in measurements:
-        points.setdefault(one.variant, []).append((one.tokens, one.value))
-    return {name: line(known) for name, known in points.items()}
-
-
-def _stolen_factors(profile: Profile) -> dict[int, float]:
-    """How much longer a token takes beside another process, by thread count."""
-    ratios: dict[int, list[float]] = {}
-    for one in profile.all(Kind.DECODE):
-        alone = profile.find(Kind.DECODE, one.variant, one.threads, one.tokens)
-        if one.detail == STOLEN and alone is not None:
-            ratios.setdefault(one.threads, []).append(max(1.0, one.value / alone.value))
-    return {threads: median(values) for threads, values in ratios.items()}
-
-
 def _estimate(value: float, spread_ratio: float, source: Source) -> Estimate:
     return Estimate(value, max(spread_ratio, _LEAST_SIGMA[source]), source)
-
-
-def _middle(values: Iterable[float]) -> float:
-    known = list(values)
-    return median(known) if known else 0.0
-
-
-def calibrate(model: ModelSpec, profile: Profile, threads: int) -> ModelSpec:
-    """The model with this device's figures in place of those of the machine that built it.
-
-    Args:
-        model: From its manifest.
-        profile: Of this device.
-        threads: Engine threads that the daemon will use.
-
-    Returns:
-        The same variants with measured (else fitted) speeds, load times and qualities, ordered by
-        quality as the catalog orders them.
-    """
-    device = fit(profile)
-    qualities = measured_qualities(profile)
-    variants = [_calibrated(variant, device, threads, qualities) for variant in model.variants]
-    variants.sort(key=lambda variant: (-variant.quality, -variant.weights_bytes, variant.name))
-    return replace(model, variants=tuple(variants))
-
-
-def measured_qualities(profile: Profile) -> dict[str, float]:
-    """exp(−mean KL), the mean of each variant's tasks; only what was measured here."""
-    return {
-        one.variant: exp(-sum(task.mean_kl for task in one.tasks) / len(one.tasks))
-        for one in profile.quality
-        if one.tasks
-    }
-
-
-def _calibrated(
-    variant: VariantSpec, device: DeviceModel, threads: int, qualities: Mapping[str, float]
-) -> VariantSpec:
-    decode = device.decode_s(variant, TYPICAL_CACHED_TOKENS, threads)
-    first = device.first_token_s(variant, TYPICAL_CACHED_TOKENS, threads)
-    return replace(
-        variant,
-        decode_tps=1 / decode.value if decode and decode.value > 0 else variant.decode_tps,
-        prefill_tps=TYPICAL_CACHED_TOKENS / first.value
-        if first and first.value > 0
-        else variant.prefill_tps,
-        load_s=device.load_s.get(variant.name, variant.load_s),
-        proof_threads=threads if decode else variant.proof_threads,
-        quality=qualities.get(variant.name, variant.quality),
-    )

@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
-from trimtab.planner.doubt import Doubt
 from trimtab.planner.points import candidates, draft_of, speed_order
-from trimtab.planner.predict import Basis, Situation, basis, predict_from
+from trimtab.planner.predict import Basis, Facts, basis
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
 
 KEPT_FRAMES: Final = 4
@@ -67,8 +66,8 @@ class Inputs:
         kv_placement: Where idle KV goes now.
         pinned: Knobs that a person fixed.
         quarantine: Variants that are out, and why.
-        resident: What workers held, as measured.
-        doubt: How far estimates may be wrong.
+        facts: What was measured on this device.
+        seen: Observed ÷ known speed, by variant, in steps: what is seen wavers.
     """
 
     model: ModelSpec
@@ -80,8 +79,8 @@ class Inputs:
     kv_placement: KvPlacement
     pinned: Mapping[Knob, str | int | float]
     quarantine: Mapping[str, str]
-    resident: Mapping[str, int]
-    doubt: Doubt
+    facts: Facts
+    seen: Mapping[str, float]
 
 
 _kept: list[tuple[Inputs, tuple[Line, ...]]] = []
@@ -115,10 +114,10 @@ def _made(given: Inputs) -> tuple[Line, ...]:
         by_line.setdefault((point.variant, point.speculation), []).append(point)
     lines = []
     for (variant, speculation), of_line in by_line.items():
-        draft = draft_of(speculation)
-        known = basis(variant, draft, model, given.resident, given.doubt)
+        known = basis(of_line[0], model, given.facts)
         out = _variant_out(variant or "", known, given)
-        order = late(known, policy, given.pace_ratio), speed_order(speculation)
+        missed = late(known, policy, given.pace_ratio * given.seen.get(variant or "", 1.0))
+        order = missed, speed_order(speculation)
         places = tuple(
             Place(
                 point,
@@ -127,7 +126,7 @@ def _made(given: Inputs) -> tuple[Line, ...]:
             )
             for point in of_line
         )
-        lines.append(Line(variant, draft, known, places))
+        lines.append(Line(variant, draft_of(speculation), known, places))
     return tuple(lines)
 
 
@@ -160,19 +159,20 @@ def rank(
     return (missed, short, quality, context, -point.pace_ratio, speed)
 
 
-def late(known: Basis, policy: Policy, pace_ratio: float) -> int:
-    """How many of the policy's latency objectives are predicted to be missed, if it protects it."""
-    if Corner.LATENCY not in policy.protect:
+def late(known: Basis, policy: Policy, speed_ratio: float) -> int:
+    """How many of the policy's latency objectives are predicted to be missed, if it protects it.
+
+    Args:
+        known: What is known of the points' speeds.
+        policy: In force.
+        speed_ratio: What pace and observation make of them.
+    """
+    speed, slo = known.speed, policy.slo
+    if speed is None or Corner.LATENCY not in policy.protect:
         return 0
-    predicted = predict_from(known, 0, pace_ratio, Situation(None, 0, 0))
-    missed = 0
-    slo = policy.slo
-    tpot_s, ttft_s = slo.tpot_p95_s, slo.ttft_p95_s
-    if tpot_s is not None and predicted.decode_tps:
-        missed += 1 / predicted.decode_tps > tpot_s
-    if ttft_s is not None and predicted.ttft_s is not None:
-        missed += predicted.ttft_s > ttft_s
-    return missed
+    missed = slo.tpot_p95_s is not None and speed.decode_s / speed_ratio > slo.tpot_p95_s
+    waits = slo.ttft_p95_s is not None and speed.first_s / speed_ratio > slo.ttft_p95_s
+    return missed + waits
 
 
 def _variant_out(name: str, known: Basis, given: Inputs) -> str:

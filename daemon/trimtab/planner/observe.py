@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from trimtab.domain.events import Tick, WorkerMeasured
 from trimtab.planner.foresight import TREND_TICKS
 from trimtab.planner.heat import advance, in_use, ladder
+from trimtab.planner.points import draft_of
 from trimtab.planner.predict import loaded_bytes
 from trimtab.planner.relief import judge_heat, resting
-from trimtab.planner.resident import estimates
+from trimtab.planner.resident import estimates, worked
 from trimtab.planner.state import Heat, Quarantine, State, changed
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
@@ -38,6 +40,7 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         fill_bytes_s=min(state.fall_bytes_s, fall_bytes_s),
         falls_bytes_s=(*state.falls_bytes_s[-TREND_TICKS + 1 :], fall_bytes_s),
         quarantine=_current(state, at_s),
+        working=_working(state, event),
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,
     )
@@ -71,6 +74,23 @@ def measured(state: State, event: WorkerMeasured) -> State:
     if event.load_s is not None:
         load_s[name] = event.load_s
     return replace(state, resident={**state.resident, name: held}, doubt=doubt, load_s=load_s)
+
+
+def _working(state: State, event: Tick) -> Mapping[str, int]:
+    """What the serving worker holds beyond what it held when it had just loaded.
+
+    Only where that is all: a draft in the same process, or KV that isn't in segments, would be
+    counted twice.
+    """
+    name, demand, before = state.point.variant, event.demand, state.snapshot
+    if name is None or demand.worker_bytes is None or before is None or name not in state.resident:
+        return state.working
+    if state.running is not None or demand.kv_tokens or draft_of(state.point.speculation):
+        return state.working
+    extra = max(0, demand.worker_bytes - state.resident[name])
+    known = state.working.get(name, 0)
+    now = worked(known, extra, event.snapshot.at_s - before.at_s)
+    return state.working if now == known else {**state.working, name: now}
 
 
 def _fall_rate(state: State, event: Tick) -> float:

@@ -8,7 +8,9 @@ from typing import Final
 from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
+from trimtab.domain.knobs import Knob
 from trimtab.planner.faults import quarantined
+from trimtab.planner.serving import with_rates
 from trimtab.planner.state import State
 
 SETTLE_S: Final = 3.0
@@ -21,6 +23,7 @@ def ended(state: State, event: ActionEnded) -> State:
     running = state.running
     was_handover = running is not None and running.id == event.action
     done = event.kind is OutcomeKind.DONE
+    before = state.point
     state = replace(
         state,
         point=event.point,
@@ -29,6 +32,8 @@ def ended(state: State, event: ActionEnded) -> State:
         changed_s=event.at_s,
         better=None,
     )
+    if {Knob.THREADS, Knob.SPECULATION} & set(before.changed(event.point)):
+        state = with_rates(state)
     if was_handover and done:
         state = replace(state, parked=isinstance(running, Park))
         if isinstance(running, SwitchWorker):

@@ -1,41 +1,34 @@
-"""Speeds of the variants: as known before, and as they are now.
-
-What was never measured follows from bytes: a token reads all weights once, so that tokens a second
-are bandwidth ÷ bytes, with the bandwidth that the other variants show.
-"""
+"""Speeds of the variants: as known before, and as they are now."""
 
 from __future__ import annotations
 
 from math import inf
-from statistics import median
-from typing import Final
 
-from trimtab.domain.models import ModelSpec, VariantSpec
+from trimtab.domain.knobs import SPECULATION_OFF
+from trimtab.domain.models import ModelSpec
+from trimtab.planner.device import DeviceModel
+from trimtab.planner.points import draft_of
+from trimtab.planner.predict import known_speed
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.speeds import Speeds
 
-BANDWIDTH_BYTES_S: Final = 8e9
-"""Of a small board, where no variant was ever measured; observation corrects it within seconds."""
 
-PREFILL_PER_DECODE: Final = 6.0
-"""How much faster a prompt is read than an answer is written, where it wasn't measured."""
+def known(
+    model: ModelSpec, device: DeviceModel, threads: int, speculation: str = SPECULATION_OFF
+) -> tuple[Rate, ...]:
+    """The speeds of all variants in this mode of drafting, in the model's order.
 
-
-def known(model: ModelSpec) -> tuple[Rate, ...]:
-    """The speeds that the model's manifest or profile gives, in the model's order."""
-    seen = [
-        variant.decode_tps * variant.weights_bytes
-        for variant in model.variants
-        if variant.decode_tps
-    ]
-    bandwidth = median(seen) if seen else BANDWIDTH_BYTES_S
-    return tuple(_rate(variant, bandwidth) for variant in model.variants)
-
-
-def _rate(variant: VariantSpec, bandwidth: float) -> Rate:
-    decode = variant.decode_tps or bandwidth / max(1, variant.weights_bytes)
-    prefill = variant.prefill_tps or decode * PREFILL_PER_DECODE
-    return Rate(variant.name, 1 / prefill, 1 / decode, variant.quality)
+    What is observed is held against these, so they must be of the mode that is in force: else what
+    drafting gains would be taken for a fault of the profile, and counted twice.
+    """
+    draft = model.variant(draft_of(speculation) or "")
+    rates = []
+    for one in model.variants:
+        its = draft if draft is not one else None
+        mode = speculation if draft is not one else SPECULATION_OFF
+        speed = known_speed(device, one, its, threads, mode)
+        rates.append(Rate(one.name, speed.prefill_s, speed.decode_s, one.quality))
+    return tuple(rates)
 
 
 def now(rates: tuple[Rate, ...], speeds: Speeds, pace_ratio: float) -> list[Rate]:

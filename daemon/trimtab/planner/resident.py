@@ -1,10 +1,15 @@
-"""What a loaded worker holds: measured here, or estimated from those that were."""
+"""What a worker holds, loaded and in use: measured here, or estimated from those that were."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import exp
+from typing import Final
 
 from trimtab.domain.models import ModelSpec
+
+FORGET_S: Final = 600.0
+"""Working memory that is not used any more is forgotten over so long."""
 
 
 def estimates(model: ModelSpec, measured: Mapping[str, int]) -> dict[str, int]:
@@ -32,3 +37,10 @@ def estimates(model: ModelSpec, measured: Mapping[str, int]) -> dict[str, int]:
         name: measured.get(name, max(0, variant.weights_bytes + own))
         for name, variant in known.items()
     }
+
+
+def worked(before_bytes: int, now_bytes: int, elapsed_s: float) -> int:
+    """A variant's working memory after another look: it goes up at once, and slowly down."""
+    if now_bytes >= before_bytes:
+        return now_bytes
+    return now_bytes + int((before_bytes - now_bytes) * exp(-elapsed_s / FORGET_S))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trimtab.domain.events import RequestArrived, RequestEnded, RequestProgress
 from trimtab.domain.scheduling import Schedule
 from trimtab.planner import rates, requests
+from trimtab.planner.predict import known_device
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.requests import Queue
 from trimtab.planner.schedule import consider
@@ -32,6 +35,23 @@ def take(
         case RequestEnded():
             queue = requests.ended(queue, event, serving_rate(state))
     return queue
+
+
+def with_rates(state: State) -> State:
+    """The state with the device's model, and speeds as they are with the threads in force.
+
+    A model of another language model's variants says nothing of these.
+    """
+    model, device = state.model, state.device
+    if model is None:
+        return replace(state, rates=())
+    if device is None or device.model_id != model.model_id:
+        device = known_device(model)
+    point = state.point
+    threads = state.threads if point.parked else point.threads
+    return replace(
+        state, device=device, rates=rates.known(model, device, threads, point.speculation)
+    )
 
 
 def serving_rate(state: State) -> Rate | None:

@@ -13,6 +13,7 @@ from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Snapshot
+from trimtab.planner.device import DeviceModel
 from trimtab.planner.doubt import Doubt
 from trimtab.planner.foresight import ThermalFit
 from trimtab.planner.queue_plan import Rate
@@ -121,6 +122,8 @@ class State:
         demand: The last tick's workload.
         resident: Anonymous bytes of a worker just after loading, by variant, as measured here.
         doubt: How far predictions of that may be wrong.
+        working: What a worker holds beyond that once it has served, by variant.
+        device: The model of the device; None before there is a model.
         load_s: Load times as measured here.
         losses: Times at which a worker of a variant died, by variant.
         barren: How many workers of a variant died in a row without a token.
@@ -146,7 +149,8 @@ class State:
         distrust: Actuators that changed nothing when they were used, by name.
         thermal: The model of heat, as far as it has been fitted.
         queue: The requests, and what past ones taught.
-        rates: Speeds of the model's variants as they were known before, in the model's order.
+        rates: Speeds of the model's variants as they were known before, in the model's order, with
+            the threads and the mode of drafting in force.
         shed: Requests that were refused and are in no decision record yet.
         shed_reason: Why the last of them was.
         shed_recorded_s: When refusals were last recorded.
@@ -163,6 +167,8 @@ class State:
     demand: Demand = field(default_factory=Demand)
     resident: Mapping[str, int] = field(default_factory=dict)
     doubt: Doubt = field(default_factory=Doubt)
+    working: Mapping[str, int] = field(default_factory=dict)
+    device: DeviceModel | None = None
     load_s: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     barren: Mapping[str, int] = field(default_factory=dict)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import StateError
-from trimtab.planner.device import calibrate, fit
+from trimtab.planner.device import DeviceModel
+from trimtab.planner.device_fit import calibrate, fit
 from trimtab.profile.here import this_device, versions
 from trimtab.profile.store import load_profile, usable
 
@@ -21,6 +22,8 @@ class Known:
         model: With measured speeds, load times and qualities where there are any.
         resident: Anonymous bytes of a worker just after loading, by variant.
         load_s: Load times, by variant.
+        working: What a worker holds beyond `resident` once it serves, by variant.
+        device: The model of this device; None if it wasn't measured.
         measured: Whether a profile of this device was found.
         reasons: Why something in the profile wasn't used, in words.
     """
@@ -28,6 +31,8 @@ class Known:
     model: ModelSpec | None
     resident: Mapping[str, int] = field(default_factory=dict)
     load_s: Mapping[str, float] = field(default_factory=dict)
+    working: Mapping[str, int] = field(default_factory=dict)
+    device: DeviceModel | None = None
     measured: bool = False
     reasons: tuple[str, ...] = ()
 
@@ -50,6 +55,8 @@ def known_here(model: ModelSpec | None, state: Path, proc_root: Path, threads: i
         calibrate(model, good, threads),
         {name: int(value) for name, value in device.resident.items()},
         dict(device.load_s),
+        {name: int(device.working_bytes(name)) for name in device.in_use},
+        device,
         measured=True,
         reasons=reasons,
     )

@@ -24,6 +24,9 @@ from trimtab.workers.worker import Launch
 
 SPECULATION_TOKENS: Final = 64
 HANDOVER_TOKENS: Final = 8
+UNDISTURBED: Final = (Kind.RESIDENT, Kind.SHARED, Kind.IN_USE, Kind.KV)
+"""What a worker holds is the same whatever else runs."""
+
 NOT_COLD_RATIO: Final = 0.05
 
 
@@ -102,15 +105,16 @@ class Bench:
         *,
         kind: Kind | None = None,
     ) -> Measurement:
+        kind = kind or step.kind
         return Measurement(
-            kind=kind or step.kind,
+            kind=kind,
             values=tuple(values),
             variant=step.variant,
             threads=step.threads,
             tokens=step.tokens,
             detail=step.detail,
             wait_ratios=tuple(round(wait, 4) for wait in waits),
-            marks=self.marks,
+            marks=() if kind in UNDISTURBED else self.marks,
         )
 
     async def _resident(self, step: Step) -> list[Measurement]:

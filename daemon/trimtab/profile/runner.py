@@ -50,12 +50,14 @@ class Setting:
         proc_root: Where processes are seen.
         decoder: As in the configuration.
         deadline_s: Monotonic time after which no further step begins; None for no end.
+        disturbed: Measure again what was measured beside other work.
     """
 
     state: Path
     proc_root: Path
     decoder: str = "auto"
     deadline_s: float | None = None
+    disturbed: bool = False
 
 
 class Runner:
@@ -106,7 +108,7 @@ class Runner:
             StateError: The state directory can't be written.
         """
         self._profile = replace(profile, left_out=())
-        left = missing(sessions, profile)
+        left = missing(sessions, profile, disturbed=self._setting.disturbed)
         self._total_s = self._left_s = max(1.0, cost_s(left))
         for session in left:
             if self._late(session.cost_s - sum(step.cost_s for step in session.steps)):

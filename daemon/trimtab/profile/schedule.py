@@ -131,9 +131,17 @@ def plan(model: ModelSpec, extent: Extent, cores: int, usual_threads: int) -> li
     return sessions
 
 
-def missing(sessions: Iterable[SessionPlan], profile: Profile) -> list[SessionPlan]:
-    """What is left to do, given what has been measured already."""
-    known = {one.key for one in profile.measurements}
+def missing(
+    sessions: Iterable[SessionPlan], profile: Profile, *, disturbed: bool = False
+) -> list[SessionPlan]:
+    """What is left to do, given what has been measured already.
+
+    Args:
+        sessions: Everything.
+        profile: What there is.
+        disturbed: What was measured beside other work is left to do too.
+    """
+    known = {one.key for one in profile.measurements if not (disturbed and one.disturbed)}
     left = []
     for session in sessions:
         steps = tuple(step for step in session.steps if step.key not in known)

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from trimtab.catalog.gguf import read_metadata
+from trimtab.catalog.gguf import Header, read_header
 from trimtab.errors import BuildError, UsageError
 from trimtab.profile.shape import Experts, Shape
 
 MAX_BYTES: Final = 4 * 1024 * 1024
+OUTPUT: Final = "output.weight"
+"""The tensor of a GGUF that turns the last layer's output into tokens."""
 MOST: Final[dict[str, int]] = {
     "layers": 1024,
     "width": 1 << 20,
@@ -147,7 +149,7 @@ def read_shape(path: Path) -> Shape:
     try:
         with path.open("rb") as file:
             if file.read(4) == b"GGUF":
-                return parse_gguf(read_metadata(path), str(path))
+                return parse_gguf(read_header(path), str(path))
             file.seek(0)
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -221,13 +223,13 @@ def parse_config(values: Mapping[str, Any], where: str) -> Shape:
     )
 
 
-def parse_gguf(values: Mapping[str, str | int | float], where: str) -> Shape:
-    """The values of a GGUF's header.
+def parse_gguf(header: Header, where: str) -> Shape:
+    """The header of a GGUF.
 
     Raises:
         UsageError: A field is missing or absurd; it names file and field.
     """
-    fields = _Fields(values, where)
+    fields = _Fields(header.values, where)
     architecture = fields.text("general.architecture")
     if not architecture:
         raise UsageError(f"{where}: general.architecture: is missing")
@@ -245,7 +247,6 @@ def parse_gguf(values: Mapping[str, str | int | float], where: str) -> Shape:
     )
     if not vocabulary:
         raise UsageError(f"{where}: {prefix}vocab_size: is missing, and so are the tokens")
-    assumed.append("whether the output is tied isn't in the header: taken as tied")
     count = fields.number(MOST["experts"], f"{prefix}expert_count") or 0
     intermediate = fields.needed(
         MOST["width"], f"{prefix}feed_forward_length", f"{prefix}expert_feed_forward_length"
@@ -266,7 +267,7 @@ def parse_gguf(values: Mapping[str, str | int | float], where: str) -> Shape:
             head_size=head_size or max(1, hidden // heads),
             intermediate=intermediate,
             vocabulary=vocabulary,
-            tied=True,
+            tied=_is_tied(header, assumed),
             gated=_is_gated(architecture, assumed),
             context_length=fields.number(MOST["context"], f"{prefix}context_length") or 0,
             experts=experts,
@@ -275,6 +276,16 @@ def parse_gguf(values: Mapping[str, str | int | float], where: str) -> Shape:
         ),
         assumed,
     )
+
+
+def _is_tied(header: Header, assumed: list[str]) -> bool:
+    """Whether the output uses the embedding's weights: it has none of its own in the file then."""
+    if OUTPUT in header.tensors:
+        return False
+    parts = header.values.get("split.count", 1)
+    if not header.tensors or (isinstance(parts, int) and parts > 1):
+        assumed.append("this file doesn't say whether the output is tied: taken as tied")
+    return True
 
 
 def _experts(fields: _Fields, intermediate: int) -> Experts | None:

@@ -52,8 +52,11 @@ def look(
     board: str,
     usual_threads: int,
     fresh: bool = False,
+    disturbed: bool = False,
 ) -> Kept:
     """Read what is kept, and see what is left to measure.
+
+    ``fresh`` takes nothing for known, ``disturbed`` only what was measured undisturbed.
 
     A damaged file is no reason to stop: it is measured again, and the reason is said.
     """
@@ -75,7 +78,7 @@ def look(
         else Profile(device, software, model.model_id, signatures, extent.mode, clock.wall_s())
     )
     sessions = plan(model, extent, device.cores, usual_threads)
-    return Kept(profile, reasons, sessions, missing(sessions, profile))
+    return Kept(profile, reasons, sessions, missing(sessions, profile, disturbed=disturbed))
 
 
 class Surroundings:
@@ -131,8 +134,10 @@ async def measure(
     surroundings: Surroundings,
     clock: Clock,
     reporter: Reporter,
+    *,
+    disturbed: bool = False,
 ) -> Profile:
-    """Measure what is left.
+    """Measure what is left; with ``disturbed``, what was measured beside other work again.
 
     Raises:
         StateError: The state directory can't be written.
@@ -141,7 +146,9 @@ async def measure(
     runner = Runner(
         model,
         extent,
-        Setting(config.state, config.sensors.proc_root, config.engine.decoder, deadline_s),
+        Setting(
+            config.state, config.sensors.proc_root, config.engine.decoder, deadline_s, disturbed
+        ),
         evaluation_text().read_text(encoding="utf-8"),
         surroundings.quiet(PATIENCE_S[extent.mode], reporter.say),
         surroundings.available_bytes,

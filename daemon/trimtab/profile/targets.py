@@ -13,7 +13,7 @@ from typing import Final
 
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.profile import Kind, Profile
-from trimtab.planner.device import fit
+from trimtab.planner.device_fit import fit
 from trimtab.profile.known_models import KNOWN
 
 GIB: Final = 2**30

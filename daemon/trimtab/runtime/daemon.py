@@ -27,6 +27,7 @@ from trimtab.domain.readings import Reading, Snapshot, Unit
 from trimtab.domain.scheduling import Schedule
 from trimtab.errors import ServingError
 from trimtab.planner import State
+from trimtab.planner.device import DeviceModel
 from trimtab.planner.requests import Queue
 from trimtab.planner.speeds import Speeds
 from trimtab.policy.compiled import Policy
@@ -98,6 +99,8 @@ class Options:
         kv_disk: Where idle KV may go; None: nowhere.
         resident: Anonymous bytes of a loaded worker, by variant, if a profile has them.
         load_s: Load times, by variant, likewise.
+        working: What a worker holds beyond `resident` once it serves, likewise.
+        device: The model of the device that was fitted to the profile; None without one.
         last_point: What was in force before a restart: tried first, if it still fits.
     """
 
@@ -109,6 +112,8 @@ class Options:
     kv_disk: KvDisk | None = None
     resident: Mapping[str, int] = field(default_factory=dict)
     load_s: Mapping[str, float] = field(default_factory=dict)
+    working: Mapping[str, int] = field(default_factory=dict)
+    device: DeviceModel | None = None
     last_point: OperatingPoint | None = None
 
 
@@ -147,6 +152,8 @@ class Daemon:
             next_decision=options.first_decision,
             resident=options.resident,
             load_s=options.load_s,
+            working=options.working,
+            device=options.device,
             lost_point=options.last_point,
             queue=Queue(speeds=Speeds(further=FURTHER)),
         )

@@ -10,14 +10,16 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from trimtab import __version__
-from trimtab.domain.decisions import Decision
+from trimtab.domain.decisions import Decision, Prediction
 from trimtab.domain.events import PausedSet, PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.readings import Snapshot, Unit
 from trimtab.errors import RequestError
-from trimtab.planner.assess import assess, pinned_knobs
+from trimtab.planner.assess import assess, facts, pinned_knobs, situation
 from trimtab.planner.choose import why_out
+from trimtab.planner.predict import predict
 from trimtab.planner.standing import passed_over
+from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.daemon import Daemon
@@ -207,6 +209,7 @@ class Overview:
             pin_expires_in_s=None if until_s is None else until_s - now,
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
+            expected=_expected(state),
             window=_window(daemon),
         )
 
@@ -409,6 +412,12 @@ class Overview:
         if isinstance(value, str) or not least <= value <= most:
             raise RequestError(f"{name} is {value!r}; it must be {least} to {most}", param=name)
         return knob, value if knob is Knob.PACE else int(value)
+
+
+def _expected(state: State) -> Prediction | None:
+    if state.model is None or state.point.parked:
+        return None
+    return predict(state.point, state.model, situation(state), facts(state))
 
 
 def _rate(snapshot: Snapshot | None) -> float:

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from trimtab.domain.decisions import Prediction
+
 
 class PointView(msgspec.Struct, frozen=True):
     """An operating point as people see it."""
@@ -96,6 +98,8 @@ class StatusView(msgspec.Struct, frozen=True):
         running: Streams that a worker has.
         waiting_turn: Those of them that are paused until it is their turn.
         shed_total: Requests that were refused because nothing was to be gained by keeping them.
+        expected: What the point in force is predicted to hold and do, and what that rests on; None
+            while nothing is loaded.
     """
 
     version: str
@@ -125,6 +129,7 @@ class StatusView(msgspec.Struct, frozen=True):
     paused: bool
     last_decision: dict[str, Any] | None
     window: WindowView = WindowView()
+    expected: Prediction | None = None
 
 
 class Control(Protocol):

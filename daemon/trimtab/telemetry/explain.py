@@ -13,7 +13,7 @@ from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.readings import Unit
 from trimtab.errors import StateError
 from trimtab.signals.registry import DYNAMIC_PREFIXES, SIGNALS
-from trimtab.telemetry.words import amount, clock_time, seconds, size
+from trimtab.telemetry.words import amount, clock_time, seconds, size, speed_words
 
 _KNOB_WORDS: Final[dict[Knob, str]] = {
     Knob.PACE: "the pace",
@@ -156,8 +156,8 @@ def _predicted(predicted: Prediction) -> str:
     parts = [worker]
     if predicted.available_bytes is not None:
         parts.append(f"{size(predicted.available_bytes)} left available")
-    if predicted.decode_tps is not None:
-        parts.append(f"{predicted.decode_tps:.0f} tokens/s")
+    if speed := speed_words(predicted):
+        parts.append(speed)
     if predicted.quality_ratio < 1:
         parts.append(f"quality {predicted.quality_ratio:.3f} of the best")
     return f"Expected: {', '.join(parts)}."

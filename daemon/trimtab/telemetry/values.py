@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trimtab.domain import actions, decisions, events, knobs, models, readings, scheduling
 from trimtab.errors import StateError
-from trimtab.planner import controller, requests, state
+from trimtab.planner import controller, device, requests, state
 from trimtab.policy import compiled, evaluate
 
 _MODULES: Final = (
@@ -30,6 +30,7 @@ _MODULES: Final = (
     compiled,
     evaluate,
     state,
+    device,
     requests,
     controller,
 )

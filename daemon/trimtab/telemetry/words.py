@@ -8,10 +8,23 @@ from typing import Any, Final
 
 import msgspec
 
+from trimtab.domain.decisions import Grounds, Prediction, Source
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.readings import Unit
 
 _MIB: Final = 1024 * 1024
+_TOLD_FROM: Final = 0.02
+"""A correction by less than this isn't worth a word."""
+
+SOURCE_WORDS: Final[dict[Source, str]] = {
+    Source.MEASURED: "measured here",
+    Source.FITTED: "from the profile",
+    Source.SCALED: "scaled from the profile",
+    Source.BYTES: "from other variants, by size",
+    Source.BUILD: "as seen at its build",
+    Source.ASSUMED: "first principles",
+}
+"""How a predicted figure was found, for people."""
 
 
 def clock_time(wall_s: float, timezone: datetime.tzinfo | None = None) -> str:
@@ -33,6 +46,21 @@ def size(value_bytes: float) -> str:
     if abs(mebibytes) >= 10 or mebibytes == 0:
         return f"{mebibytes:.0f} MiB"
     return f"{mebibytes:.1f} MiB"
+
+
+def speed_words(predicted: Prediction) -> str:
+    """What speed is expected, and what that rests on; empty where nothing is known."""
+    if predicted.decode_tps is None:
+        return ""
+    return f"{predicted.decode_tps:.0f} tokens/s ({grounds_words(predicted.grounds)})"
+
+
+def grounds_words(grounds: Grounds) -> str:
+    """What a predicted speed rests on: ``from the profile, ± 5 %``."""
+    told = f"{SOURCE_WORDS[grounds.speed]}, ± {grounds.speed_error_ratio * 100:.0f} %"
+    if abs(grounds.seen_ratio - 1) < _TOLD_FROM:
+        return told
+    return f"{told}; corrected to {grounds.seen_ratio * 100:.0f} % by what was seen"
 
 
 def seconds(value_s: float) -> str:

@@ -1,0 +1,60 @@
+"""What drafting makes of a variant's speed: measured, else from what passes and drafts cost.
+
+A pass of the target over k + 1 tokens takes one token's time, which is that of reading the weights,
+and the work of k tokens more, which is that of reading a prompt. If each draft is right with
+probability a, a round gives 1 + a + … + aᵏ tokens for k drafts and that pass. A draft variant is
+right about as often as its quality is near the target's: measured, the share of equal likeliest
+tokens and exp(−mean KL) differ by a few hundredths.
+
+Workers draft only while it pays, so that no mode is ever slower than none.
+"""
+
+from __future__ import annotations
+
+from math import log, prod
+from typing import Final
+
+from trimtab.domain.decisions import Source
+from trimtab.domain.models import VariantSpec
+from trimtab.planner.device import DeviceModel, Estimate
+
+MOST_DRAFTS: Final = 4
+NGRAM_ERROR: Final = 0.25
+"""Standard error where n-gram drafting was never measured: it depends on the text."""
+DRAFT_ERROR: Final = 0.20
+
+
+def ngram_ratio(device: DeviceModel, variant: VariantSpec) -> Estimate:
+    """Speed with n-gram drafts ÷ without, over the kinds of text that were measured.
+
+    The geometric mean, since what will be asked isn't known; its error is how far they lie apart.
+    """
+    texts = {text for _, text in device.speculation}
+    gains = [max(1.0, device.speculation_ratio(variant, text)) for text in sorted(texts)]
+    if not gains:
+        return Estimate(1.0, NGRAM_ERROR, Source.ASSUMED)
+    mean = prod(gains) ** (1 / len(gains))
+    apart = max(abs(log(gain / mean)) for gain in gains)
+    measured = any(name == variant.name for name, _ in device.speculation)
+    return Estimate(mean, apart, Source.MEASURED if measured else Source.BYTES)
+
+
+def draft_ratio(
+    variant: VariantSpec, draft: VariantSpec, token_s: float, draft_s: float, prefill_s: float
+) -> Estimate:
+    """Speed with a draft variant ÷ without.
+
+    Args:
+        variant: The target.
+        draft: What drafts for it.
+        token_s: A token of the target's.
+        draft_s: A token of the draft's.
+        prefill_s: A token of a prompt, read by the target.
+    """
+    right = min(1.0, draft.quality / variant.quality) if variant.quality > 0 else 0.0
+    best, tokens = 1.0, 1.0
+    for drafts in range(1, MOST_DRAFTS + 1):
+        tokens += right**drafts
+        round_s = token_s + drafts * (draft_s + prefill_s)
+        best = max(best, tokens * token_s / round_s)
+    return Estimate(best, DRAFT_ERROR, Source.SCALED)
