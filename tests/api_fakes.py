@@ -202,6 +202,9 @@ class FakeControl:
         self.refuse: TrimtabError | None = None
         self.live: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
+    def look(self) -> None:
+        """Fixed readings are always fresh."""
+
     def status(self) -> StatusView:
         return self.now
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,21 @@ MIB = 1024 * 1024
 LIMIT = 500 * MIB
 
 
+class OverError(Exception):
+    """The time of the test is over."""
+
+
 class SteppingClock:
-    """Time that passes when the loop sleeps; ends the loop after a while."""
+    """Time that passes when the loop sleeps; ends the loop after a while.
+
+    Attributes:
+        events: What happens at which time while the loop sleeps.
+    """
 
     def __init__(self, until_s: float) -> None:
         self.now = 0.0
         self.sleeps: list[float] = []
+        self.events: list[tuple[float, Callable[[], None]]] = []
         self._until_s = until_s
 
     def monotonic_s(self) -> float:
@@ -31,9 +41,14 @@ class SteppingClock:
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
-        self.now += seconds
+        until_s = self.now + seconds
+        while self.events and self.events[0][0] <= until_s:
+            self.now, happen = self.events.pop(0)
+            happen()
+            await asyncio.sleep(0)  # where a loop that was woken goes on
+        self.now = until_s
         if self.now > self._until_s:
-            raise asyncio.CancelledError
+            raise OverError
         await asyncio.sleep(0)
 
 
@@ -56,15 +71,77 @@ class FallingMemory:
         return Snapshot(at_s, {"memory.available": self.memory_available(at_s)}, wall_s)
 
 
-async def looks(rate_bytes_s: float, until_s: float) -> tuple[list[Snapshot], SteppingClock]:
+def never() -> bool:
+    return False
+
+
+def always() -> bool:
+    return True
+
+
+async def looks(
+    rate_bytes_s: float,
+    until_s: float,
+    calm: Callable[[], bool] = never,
+    wake_s: float | None = None,
+    from_s: float = 3.0,
+) -> tuple[list[Snapshot], SteppingClock]:
     """Every full look of a loop over falling memory."""
     clock = SteppingClock(until_s)
     seen: list[Snapshot] = []
-    memory = FallingMemory(clock, 3.0, rate_bytes_s)
-    loop = TickLoop(memory, clock, 1.0, lambda: LIMIT, seen.append, lambda *_: None)
-    with pytest.raises(asyncio.CancelledError):
+    memory = FallingMemory(clock, from_s, rate_bytes_s)
+    loop = TickLoop(memory, clock, 1.0, lambda: LIMIT, seen.append, calm, lambda *_: None)
+    if wake_s is not None:
+        clock.events.append((wake_s, loop.wake))
+    with pytest.raises(OverError):
         await loop.run()
     return seen, clock
+
+
+async def test_what_has_been_calm_for_a_while_is_looked_at_every_five_seconds() -> None:
+    seen, _ = await looks(0.0, 60.0, always)
+
+    assert [round(one.at_s) for one in seen] == [*range(10), *range(14, 60, 5)]
+
+
+async def test_whatever_happens_is_looked_at_at_once_and_at_the_usual_pace_from_then_on() -> None:
+    seen, _ = await looks(0.0, 60.0, always, wake_s=32.5)
+    times = [one.at_s for one in seen if 30.5 < one.at_s < 42.0]
+
+    assert times == pytest.approx([32.5 + second for second in range(10)], abs=0.05)
+
+
+async def test_memory_that_begins_to_fall_while_all_is_calm_is_watched_at_the_usual_pace() -> None:
+    seen, _ = await looks(20 * MIB, 60.0, always, from_s=30.0)
+    times = [one.at_s for one in seen if 36.0 < one.at_s < 50.0]
+
+    assert len(times) >= 13
+
+
+async def test_a_crossing_is_seen_as_fast_when_all_was_calm() -> None:
+    seen, _ = await looks(1000 * MIB, 60.0, always, from_s=33.0)
+    first = next(one.at_s for one in seen if one.readings["memory.available"].value < LIMIT)
+
+    assert 34.5 <= first <= 34.56
+
+
+async def test_somebody_who_watches_gets_readings_no_older_than_a_tick_and_a_half() -> None:
+    clock = SteppingClock(60.0)
+    seen: list[Snapshot] = []
+    told: list[float] = []
+    memory = FallingMemory(clock, 99.0, 0.0)
+    loop = TickLoop(memory, clock, 1.0, lambda: LIMIT, seen.append, always, lambda *_: None)
+
+    def watch() -> None:
+        loop.fresh()
+        told.append(clock.now - seen[-1].at_s)
+
+    clock.events += [(4.6, watch), (33.2, watch), (34.1, watch)]
+    with pytest.raises(OverError):
+        await loop.run()
+
+    assert all(age_s <= 1.5 for age_s in told)
+    assert len(told) == 3
 
 
 async def test_a_quiet_machine_is_looked_at_once_a_tick_and_polled_a_few_times_a_second() -> None:
@@ -106,9 +183,10 @@ async def test_a_look_that_fails_is_reported_and_the_next_one_comes() -> None:
         1.0,
         lambda: LIMIT,
         on_tick,
+        never,
         lambda _, error: reported.append(error),
     )
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(OverError):
         await loop.run()
 
     assert [str(error) for error in reported] == ["a bad look"]

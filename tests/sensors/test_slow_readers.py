@@ -10,9 +10,10 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sensor_trees import Ticker, Tree
 
-from trimtab.domain.readings import Quality, Reading
+from trimtab.domain.readings import Quality, Reading, Unit
 from trimtab.sensors import SensorConfig
 from trimtab.sensors.changes import QualityChanges
+from trimtab.sensors.config import NumberFile
 from trimtab.sensors.reading_thread import natural_key
 from trimtab.sensors.slow import SlowReader
 from trimtab.sensors.source import Files
@@ -94,6 +95,50 @@ def test_a_sensor_is_asked_no_more_often_than_its_period() -> None:
     reader.close()
 
     assert sensor.reads == 4
+
+
+class MissingSensor(GatedSensor):
+    """A device that isn't there until the test plugs it in."""
+
+    plugged = False
+
+    def read(self, at_s: float, files: Files) -> list[Reading]:
+        self.reads += 1
+        if self.plugged:
+            return [Reading(self.signals[0], 1.0, at_s)]
+        return [Reading(self.signals[0], None, at_s, Quality.ABSENT, "not there")]
+
+
+def test_what_the_machine_lacks_is_looked_for_twice_a_minute_and_found_when_it_comes() -> None:
+    sensor = MissingSensor()
+    reader = SlowReader({"s": sensor}, deadline_s=5.0)
+
+    qualities = {run(reader, float(at_s)).quality for at_s in range(61)}
+    reads = sensor.reads
+    sensor.plugged = True
+    found = next(at_s for at_s in range(61, 200) if run(reader, float(at_s)).value is not None)
+    reader.close()
+
+    assert qualities == {Quality.ABSENT}
+    assert reads == 3
+    assert found <= 61 + 30
+
+
+def test_readings_stay_good_while_ticks_are_rare() -> None:
+    sensor = GatedSensor()
+    reader = SlowReader({"s": sensor}, deadline_s=2.0)
+
+    for at_s in range(10):
+        run(reader, float(at_s))
+    qualities = set()
+    for at_s in range(14, 60, 5):
+        reader.take(float(at_s))
+        qualities.add(last(reader, float(at_s)).quality)
+        reader.ask(float(at_s))
+        reader.settle(timeout_s=5.0)
+    reader.close()
+
+    assert qualities == {Quality.GOOD}
 
 
 def test_a_sensor_that_hangs_outside_of_any_file_is_replaced_and_named() -> None:
@@ -185,17 +230,17 @@ def test_a_scheduled_sensor_is_read_when_its_job_runs_and_late_if_it_never_does(
     tree: Tree, start: Start
 ) -> None:
     scheduler = RecordingScheduler()
-    tree.put("sys/block/zram0/mm_stat", "30 20 10\n")
-    ticker = start(tree.config())
+    entry = NumberFile("room", tree.put("room", "10\n"), Unit.CELSIUS, period_s=10.0)
+    ticker = start(tree.config(files=(entry,)))
     ticker.suite.attach(scheduler)
     ticker.readings()
-    tree.put("sys/block/zram0/mm_stat", "60 40 20\n")
+    tree.put("room", "20\n")
 
-    early = ticker.tick().value("memory.zram.used")
-    scheduler.jobs["sensor zram"]()
-    asked = ticker.tick(2).value("memory.zram.used")
-    tree.put("sys/block/zram0/mm_stat", "90 60 30\n")
-    unasked = ticker.tick(11).value("memory.zram.used")
+    early = ticker.tick().value("custom.room")
+    scheduler.jobs["sensor file room"]()
+    asked = ticker.tick(2).value("custom.room")
+    tree.put("room", "30\n")
+    unasked = ticker.tick(21).value("custom.room")
 
     assert (early, asked, unasked) == (10.0, 20.0, 30.0)
 

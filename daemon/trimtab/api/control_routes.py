@@ -135,6 +135,7 @@ class Views:
 
     async def status(self, request: Request) -> Answer:
         """Everything that `trimtab status` shows."""
+        self._control.look()
         return _json(self._control.status())
 
     async def status_stream(self, request: Request) -> Answer:
@@ -150,10 +151,12 @@ class Views:
 
     async def signals(self, request: Request) -> Answer:
         """The last snapshot."""
+        self._control.look()
         return _json({"signals": self._control.signals()})
 
     async def points(self, request: Request) -> Answer:
         """Every operating point, with its prediction and why it is out or passed over."""
+        self._control.look()
         return _json({"points": self._control.points()})
 
     async def policy(self, request: Request) -> Answer:

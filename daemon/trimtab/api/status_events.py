@@ -32,6 +32,7 @@ class StatusEvents:
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         while True:
+            self._control.look()
             body = b"event: status\ndata: %b\n\n" % msgspec.json.encode(self._control.status())
             await send({"type": "http.response.body", "body": body, "more_body": True})
             await asyncio.sleep(self._every_s)

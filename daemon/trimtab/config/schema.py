@@ -251,7 +251,11 @@ class Config(Section):
     state: Path = Field(description="State directory: journal, last good policy, profiles.")
     cache: Path = Field(description="Cache directory: what can be made again.")
     tick_s: Seconds = Field(
-        1.0, alias="tick", ge=0.05, le=60, description="Time between two looks at the sensors."
+        1.0,
+        alias="tick",
+        ge=0.05,
+        le=60,
+        description="Time between two looks at the sensors. At rest they come every 5 s.",
     )
     sockets: SocketsConfig
     engine: EngineConfig = EngineConfig()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.decisions import Decision
-from trimtab.domain.events import Event
+from trimtab.domain.events import Event, Tick
 from trimtab.domain.scheduling import Schedule
 from trimtab.planner import State, step
 from trimtab.policy.compiled import Policy
@@ -41,7 +41,7 @@ class Controller:
         self._on_outcome = on_outcome
         self._dispatcher: Dispatcher | None = None
         self._follow: Callable[[Schedule], None] | None = None
-        self.last_tick_s: float | None = None
+        self.on_event: Callable[[], None] | None = None
         self.trial = PolicyTrial()
         self.recorder = Recorder()
 
@@ -51,7 +51,12 @@ class Controller:
         self._follow = follow
 
     def post(self, event: Event) -> None:
-        """Take in an event, now; called in the event loop only."""
+        """Take in an event, now; called in the event loop only.
+
+        ``on_event`` is told of all but ticks: something happens.
+        """
+        if self.on_event is not None and not isinstance(event, Tick):
+            self.on_event()
         result = step(self.state, event, self.policy)
         self.state = result.state
         if self.recorder.active:

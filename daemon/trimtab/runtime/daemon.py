@@ -27,6 +27,7 @@ from trimtab.domain.readings import Reading, Snapshot, Unit
 from trimtab.domain.scheduling import Schedule
 from trimtab.errors import ServingError
 from trimtab.planner import State
+from trimtab.planner.calm import calm
 from trimtab.planner.device import DeviceModel
 from trimtab.planner.requests import Queue
 from trimtab.planner.speeds import Speeds
@@ -178,8 +179,15 @@ class Daemon:
         )
         self.controller.connect(self.dispatcher, self._follow)
         self._ticks = TickLoop(
-            sensors, clock, options.tick_s, self._limit_bytes, self._tick, self.report
+            sensors,
+            clock,
+            options.tick_s,
+            self._limit_bytes,
+            self._tick,
+            self._calm,
+            self.report,
         )
+        self.controller.on_event = self._ticks.wake
         self._offloading: asyncio.Task[None] | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self._reports.configure(policy.admission.priorities)
@@ -262,6 +270,13 @@ class Daemon:
         except Exception as error:  # as in the tick loop: one bad look must not end anything
             self.report("look", error)
 
+    def look_again(self) -> None:
+        """Somebody looks at the readings: they are to be no older than a tick."""
+        try:
+            self._ticks.fresh()
+        except Exception as error:
+            self.report("look", error)
+
     def report(self, name: str, error: BaseException) -> None:
         """A part failed in a way that nobody foresaw: say so, with the place."""
         self._log.error("part_failed", part=name, error=repr(error), exc_info=error)
@@ -298,6 +313,12 @@ class Daemon:
         self._offload()
         if self.on_tick is not None:
             self.on_tick(snapshot.at_s)
+
+    def _calm(self) -> bool:
+        """True if nothing is lost by looking at the sensors less often for now."""
+        offloading = self._offloading is not None and not self._offloading.done()
+        at_work = self.dispatcher.loading or self.streams.busy() or offloading
+        return not at_work and calm(self.controller.state, self.controller.policy)
 
     def _offload(self) -> None:
         """Conversations that end while idle KV belongs on disk follow the others there."""

@@ -170,6 +170,10 @@ class Overview:
 
     # ------------------------------------------------------------ reading
 
+    def look(self) -> None:
+        """Somebody watches: a daemon at rest looks again, and goes on at its usual pace."""
+        self._daemon.look_again()
+
     def status(self) -> StatusView:
         """The state as of now."""
         daemon = self._daemon
@@ -292,6 +296,7 @@ class Overview:
             low=pushed.low,
             high=pushed.high,
         )
+        self._daemon.look_again()
         return SignalView(
             reading.signal, reading.value, pushed.unit, str(reading.quality), reading.reason, 0.0
         )

@@ -45,7 +45,8 @@ from trimtab.runtime.policy_library import (
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5
-POLL_WITH_INOTIFY_S: Final = 5.0
+POLL_WITH_INOTIFY_S: Final = 15.0
+POLL_AFTER_FAULT_S: Final = 5.0
 QUIET_S: Final = 0.08
 QUIET_AT_MOST_S: Final = 0.5
 
@@ -218,6 +219,7 @@ class PolicyWatch:
             loop.add_reader(inotify.fileno(), self._something_happened, inotify)
         try:
             while True:
+                rest_s = poll_s
                 try:
                     content, folders = await asyncio.to_thread(_survey, self._files)
                     if inotify is not None:
@@ -225,7 +227,8 @@ class PolicyWatch:
                     await self._look(content)
                 except Exception as error:  # the watch must outlive what nobody foresaw
                     self._log.error("policy_watch_failed", error=repr(error))
-                await self._wait(poll_s)
+                    rest_s = min(poll_s, POLL_AFTER_FAULT_S)
+                await self._wait(rest_s)
         finally:
             if inotify is not None:
                 loop.remove_reader(inotify.fileno())

@@ -6,10 +6,14 @@ gone at the worst rate seen, from one tick down to 10 ms. A fall that hasn't bee
 reckoned with too: however fast memory goes, its crossing is seen within some hundredths of a
 second. A fall that has just begun is looked at again at once, since the rate over a long interval
 says little of how fast it is now.
+
+On a gateway at rest each look costs more than it tells: caches are cold by then. So once all has
+been calm for a while, full looks come every five seconds only, until something happens (`wake`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -27,6 +31,15 @@ is left in peace: with 4 GiB above the limit there are two looks a second, near 
 
 SUDDEN_RATIO: Final = 1 / 16
 """A fall by so much of what was above the limit, between two looks, is a sudden one."""
+
+CALM_AFTER_S: Final = 10.0
+"""How long all must have been calm before full looks become rarer."""
+
+CALM_TICK_S: Final = 5.0
+"""Time between two full looks then."""
+
+TREND_S: Final = 120.0
+"""Memory that would be gone sooner than this is watched at the usual pace."""
 
 
 class Sensors(Protocol):
@@ -67,22 +80,22 @@ class FillRate:
         self._last = (at_s, available_bytes)
 
 
-def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, tick_s: float) -> float:
+def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, full_s: float) -> float:
     """Time to the next look.
 
     Args:
         above_bytes: Available memory above the limit; None if there is no limit or no reading.
         worst_bytes_s: The worst fall seen lately.
-        tick_s: The longest interval.
+        full_s: The longest interval: the time between two full looks.
     """
     if above_bytes is None:
-        return tick_s
+        return full_s
     interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S / 2
     if worst_bytes_s > 0:
         left_s = above_bytes / worst_bytes_s
         # Halfway each time, and the last look where the limit should just have been crossed.
         interval_s = min(interval_s, left_s / 2 if left_s > 2 * POLL_MIN_S else left_s)
-    return min(tick_s, max(POLL_MIN_S, interval_s))
+    return min(full_s, max(POLL_MIN_S, interval_s))
 
 
 class TickLoop:
@@ -94,6 +107,7 @@ class TickLoop:
         tick_s: Time between two full looks.
         limit_bytes: The memory limit in force; None if there is none.
         on_tick: Takes each full snapshot.
+        calm: True if nothing is lost by looking later; asked after each full look.
         report: Told of a look that failed; the next one is taken all the same.
     """
 
@@ -104,6 +118,7 @@ class TickLoop:
         tick_s: float,
         limit_bytes: Callable[[], int | None],
         on_tick: Callable[[Snapshot], None],
+        calm: Callable[[], bool],
         report: Callable[[str, BaseException], None],
     ) -> None:
         self._sensors = sensors
@@ -111,27 +126,47 @@ class TickLoop:
         self._tick_s = tick_s
         self._limit_bytes = limit_bytes
         self._on_tick = on_tick
+        self._calm = calm
         self._report = report
         self._fill = FillRate()
         self._below = False
         self._available: float | None = None
+        self._looked_s = float("-inf")
+        self._busy_s = clock.monotonic_s()
+        self._rest: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
-        next_full_s = self._clock.monotonic_s()
         while True:
             now = self._clock.monotonic_s()
             try:
-                if now >= next_full_s or self._crossed(now):
-                    next_full_s = now + self._tick_s
+                if now >= self._looked_s + self._full_s(now) or self._crossed(now):
                     self.tick(now)
             except Exception as error:  # the supervising loop: one bad look must not end it
                 self._report("tick", error)
-            wait_s = min(self._interval_s(), max(0.0, next_full_s - self._clock.monotonic_s()))
-            await self._clock.sleep(max(POLL_MIN_S, wait_s))
+            now = self._clock.monotonic_s()
+            full_s = self._full_s(now)
+            until_full_s = self._looked_s + full_s - now
+            await self._sleep(max(POLL_MIN_S, min(self._interval_s(full_s), until_full_s)))
+
+    def wake(self) -> None:
+        """Something happens: look at the usual pace from now on, and at once if that is due."""
+        now = self._clock.monotonic_s()
+        resting = self._full_s(now) > self._tick_s
+        self._busy_s = now
+        if resting and self._rest is not None:
+            self._rest.cancel()
+
+    def fresh(self) -> None:
+        """Have readings no older than a tick, for somebody who looks at them."""
+        now = self._clock.monotonic_s()
+        if now >= self._looked_s + self._tick_s * 1.5:
+            self.tick(now)
+        self.wake()
 
     def tick(self, now: float) -> None:
         """One full look, now."""
+        self._looked_s = now
         snapshot = self._sensors.snapshot(now, self._clock.wall_s())
         available = snapshot.value("memory.available")
         self._fill.update(now, available)
@@ -139,6 +174,23 @@ class TickLoop:
         self._below = available is not None and limit is not None and available < limit
         self._available = available
         self._on_tick(snapshot)
+        if not self._calm():
+            self._busy_s = now
+
+    def _full_s(self, now: float) -> float:
+        """Time between two full looks, as things are."""
+        calm = now - self._busy_s >= CALM_AFTER_S
+        return max(CALM_TICK_S, self._tick_s) if calm else self._tick_s
+
+    async def _sleep(self, seconds: float) -> None:
+        """Rest until then, or until woken."""
+        self._rest = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait([self._rest])
+            if not self._rest.cancelled():
+                self._rest.result()
+        finally:
+            self._rest.cancel()
 
     def _crossed(self, now: float) -> bool:
         """True if available memory has fallen under the limit since the last look."""
@@ -149,17 +201,22 @@ class TickLoop:
         value = reading.value if reading.usable else None
         self._fill.update(now, value)
         self._available = value
-        return value is not None and value < limit and not self._below
+        if value is None:
+            return False
+        if value - limit < self._fill.worst_bytes_s * TREND_S:
+            self._busy_s = now
+        return value < limit and not self._below
 
-    def _interval_s(self) -> float:
+    def _interval_s(self, full_s: float) -> float:
+        """Time to the next look, full or not."""
         limit = self._limit_bytes()
         if limit is None or self._available is None:
-            return self._tick_s
+            return full_s
         above = self._available - limit
         if 0 < above < self._fill.fallen_bytes / SUDDEN_RATIO:
             return POLL_MIN_S
         return poll_interval_s(
             above if above > 0 else None,
             self._fill.worst_bytes_s,
-            self._tick_s,
+            full_s,
         )

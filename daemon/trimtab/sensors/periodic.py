@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-SHORTEST_S: Final = (
-    5.0  # what is read more often goes with the tick and costs no wake-up of its own
-)
+SHORTEST_S: Final = 10.0
+"""What is read more often goes with the tick and costs no wake-up of its own."""
 
 
 class Scheduler(Protocol):

@@ -23,19 +23,60 @@ from trimtab.sensors.source import SlowSource, missing
 _MOST_LOST_THREADS: Final = 8
 _PERIODS_UNTIL_STALE: Final = 3
 _PERIODS_UNASKED: Final = 2
+_ABSENT_READS: Final = 2
+"""After so many reads that found nothing, this machine doesn't have it (a rate needs two reads)."""
+
+_ABSENT_S: Final = 30.0
+"""How often to look for what this machine doesn't have: a fan hat or a USB battery may come."""
+
 _SETTLE_STEP_S: Final = 0.05
 
 
 @dataclass(slots=True)
 class _Lane:
-    """What the tick knows about one source."""
+    """What the tick knows about one source.
+
+    Attributes:
+        source: The source.
+        asked_s: Since when a read is under way; None while none is.
+        due_s: When the tick asks for it.
+        absent: How many reads in a row found nothing.
+        gap_s: Time between the last two reads: a daemon at rest asks less often than could be.
+        scheduled: Somebody else asks for it, the tick only if that fails.
+        read_s: When what is known was asked for.
+        readings: What is known.
+    """
 
     source: SlowSource
-    asked_s: float | None = None  # a read is under way since
+    asked_s: float | None = None
     due_s: float = float("-inf")
-    scheduled: bool = False  # someone else asks for it; the tick only if that fails
+    absent: int = 0
+    gap_s: float = 0.0
+    scheduled: bool = False
     read_s: float | None = None
     readings: tuple[Reading, ...] = ()
+
+    def take(self, result: Result) -> None:
+        """What a read brought, and when the next one is due."""
+        absent = all(reading.quality is Quality.ABSENT for reading in result.readings)
+        self.absent = self.absent + 1 if absent else 0
+        self.gap_s = 0.0 if self.read_s is None else result.at_s - self.read_s
+        self.asked_s = None
+        self.read_s = result.at_s
+        self.readings = result.readings
+        self.due_s = result.at_s + self.wait_s
+
+    @property
+    def wait_s(self) -> float:
+        """Until the tick asks for it again."""
+        periods = _PERIODS_UNASKED if self.scheduled else 1
+        least_s = _ABSENT_S if self.absent >= _ABSENT_READS else 0.0
+        return max(least_s, periods * self.source.period_s)
+
+    @property
+    def fresh_s(self) -> float:
+        """For how long its readings count, besides what a read may take."""
+        return _PERIODS_UNTIL_STALE * max(self.wait_s, self.source.period_s, self.gap_s)
 
 
 @dataclass(slots=True)
@@ -92,7 +133,10 @@ class SlowReader:
             self._lanes[name].scheduled = True
 
     def request(self, name: str) -> None:
-        """Has a source read at the next tick even if it isn't due; safe from any thread."""
+        """Has a source read at the next tick even if it isn't due, unless this machine lacks it.
+
+        Safe from any thread.
+        """
         self._requests.put(name)
 
     def take(self, at_s: float) -> None:
@@ -106,7 +150,9 @@ class SlowReader:
         All that is due is asked for at once: the thread is woken once a tick, not once a source.
         """
         while not self._requests.empty():
-            self._lanes[self._requests.get()].due_s = at_s
+            lane = self._lanes[self._requests.get()]
+            if lane.absent < _ABSENT_READS:
+                lane.due_s = at_s
         lanes = self._lanes.items()
         due = [name for name, lane in lanes if lane.asked_s is None and at_s >= lane.due_s]
         if due:
@@ -120,19 +166,12 @@ class SlowReader:
         for name in names:
             lane = self._lanes[name]
             lane.asked_s = at_s
-            periods = _PERIODS_UNASKED if lane.scheduled else 1
-            lane.due_s = at_s + periods * lane.source.period_s
         self._worker.tasks.put(tuple((name, at_s) for name in names))
 
     def _take_results(self) -> None:
         while not self._results.empty():
-            self._take(self._results.get())
-
-    def _take(self, result: Result) -> None:
-        lane = self._lanes[result.name]
-        lane.asked_s = None
-        lane.read_s = result.at_s
-        lane.readings = result.readings
+            result = self._results.get()
+            self._lanes[result.name].take(result)
 
     def _notice_hang(self, at_s: float) -> None:
         for path, worker in list(self._hung.items()):
@@ -171,9 +210,11 @@ class SlowReader:
         """
         while self.busy and timeout_s > 0:
             try:
-                self._take(self._results.get(timeout=min(timeout_s, _SETTLE_STEP_S)))
+                result = self._results.get(timeout=min(timeout_s, _SETTLE_STEP_S))
             except Empty:
                 timeout_s -= _SETTLE_STEP_S
+            else:
+                self._lanes[result.name].take(result)
         return not self.busy
 
     def readings(self, at_s: float) -> Iterator[Reading]:
@@ -185,7 +226,7 @@ class SlowReader:
                 )
                 continue
             age_s = at_s - lane.read_s
-            if age_s <= _PERIODS_UNTIL_STALE * lane.source.period_s + self.deadline_s:
+            if age_s <= lane.fresh_s + self.deadline_s:
                 yield from lane.readings
             else:
                 yield from (_stale(reading, age_s) for reading in lane.readings)

@@ -135,6 +135,9 @@ class StatusView(msgspec.Struct, frozen=True):
 class Control(Protocol):
     """The running daemon, as the control routes see it. Nothing here blocks."""
 
+    def look(self) -> None:
+        """Somebody watches: what is said next is to be no older than a tick."""
+
     def status(self) -> StatusView:
         """The state as of the last tick; cheap, since it is asked for often."""
 
