@@ -180,7 +180,9 @@ class Admission(Part):
     queue: Count = Field(16, description="Requests that may wait; more are refused with 429.")
     max_wait: Duration = written("30s", description="Longest wait before a request is refused.")
     conversations: Annotated[int, Field(ge=1, le=1024)] = Field(
-        4, description="Conversations that may run at once."
+        4,
+        description="Conversations that may run at once. More may be begun, and pause, where "
+        "`kv.pool` bounds what they hold.",
     )
     priorities: dict[Name, Annotated[float, Field(gt=0, le=1000)]] = Field(
         {"interactive": 1.0, "background": 0.2}, description="Weight of each class of requests."
