@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from api_fakes import a_model
 from trimtab.bench.footprint import look
+from trimtab.bench.live_load import Sent, Slo, Speed, slo_for, workload
+from trimtab.bench.live_run import KV_BYTES, Ground, limit_for
 from trimtab.bench.machine import machine, parse_fields, versions
 from trimtab.bench.overhead import split_cores
 from trimtab.bench.paired import in_turn, middle, spread
@@ -148,3 +152,55 @@ def test_fields_of_proc_are_read_as_they_stand_first() -> None:
     text = "model name\t: A\nMemTotal:  12 kB\nmodel name\t: B\n\nno colon\n"
 
     assert parse_fields(text) == {"model name": "A", "MemTotal": "12 kB"}
+
+
+@pytest.mark.timeout(180)
+def test_live_serves_the_controller_and_fixed_variants_through_the_same_requests() -> None:
+    result = quick("live")
+    subjects = result["by_subject"]
+
+    assert set(subjects) == {"trimtab", "fp32", "int4"}
+    assert {"score_ratio_best_static", "score_ratio_best_quality"} <= set(result)
+    assert result["violations_controller"] == subjects["trimtab"]["missed"]
+    assert result["violations_best_quality"] == subjects["fp32"]["missed"]
+    assert result["runs"]["requests"] == 20
+    assert 0 < subjects["trimtab"]["score"] <= 1
+    assert subjects["int4"]["in_force"] == {"int4": 1.0}
+
+
+def test_an_answer_counts_if_its_first_and_last_token_were_in_time() -> None:
+    slo = Slo(ttft_s=1.0, tpot_s=0.1)
+    good = Sent(first_s=0.9, last_s=2.9, tokens=20, complete=True)
+
+    assert slo.met(good)
+    assert not slo.met(replace(good, first_s=1.1))
+    assert not slo.met(replace(good, last_s=3.1))
+    assert not slo.met(replace(good, complete=False))
+    assert not slo.met(Sent(refused="shed"))
+
+
+def test_the_load_of_the_live_benchmark_follows_from_the_machines_speed() -> None:
+    fast, slow = Speed(600, 60, 1.3), Speed(300, 30, 1.3)
+    light, heavy = workload(slow, 100, 0.3), workload(slow, 100, 0.9)
+    work_s = (heavy.prompt / 300 + heavy.output / 30).sum()
+
+    assert len(light) < len(heavy) < len(workload(fast, 100, 0.9))
+    assert 80 < work_s < 95
+    assert float(heavy.arrival_s[-1]) == pytest.approx(100)
+    assert slo_for(heavy, fast).ttft_s < slo_for(heavy, slow).ttft_s
+
+
+def test_what_is_squeezed_leaves_room_for_the_variants_that_are_meant() -> None:
+    mib = 1024 * 1024
+    needs = {"fp32": 700 * mib, "int8": 230 * mib, "int4": 180 * mib}
+    load = workload(Speed(300, 30, 1.3), 100, 0.5)
+    limit = limit_for(needs, 4000 * mib)
+    ground = Ground(a_model(), needs, limit, Speed(300, 30, 1.3), load, Slo(1, 1), 100)
+
+    def left(taken: int) -> list[str]:
+        room = 4000 * mib - limit - taken - KV_BYTES
+        return [name for name, held in needs.items() if held <= room]
+
+    assert left(0) == ["fp32", "int8", "int4"]
+    assert left(ground.second_bytes) == ["int8", "int4"]
+    assert left(ground.least_bytes) == ["int4"]

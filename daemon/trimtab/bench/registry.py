@@ -209,6 +209,16 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("oom_kills", at_most=0),
         ),
     ),
+    "live": Benchmark(
+        "live",
+        "a real daemon against each fixed variant while memory and a core are taken",
+        (
+            Target("score_ratio_best_static", at_least=1.0),
+            Target("score_ratio_best_quality", at_least=1.3),
+            Target("violations_controller"),
+            Target("violations_best_quality"),
+        ),
+    ),
     "decision": Benchmark(
         "decision",
         "one step of the core over 512 operating points",

@@ -20,13 +20,17 @@ _PROGRAM: Final = (
 
 
 @contextlib.asynccontextmanager
-async def stolen_core() -> AsyncIterator[None]:
+async def stolen_core(core: int | None = None) -> AsyncIterator[None]:
     """One core is busy as long as this lasts.
+
+    Args:
+        core: Which; None: the last of those that this process may use.
 
     Raises:
         WorkerError: The process can't be started.
     """
-    core = max(os.sched_getaffinity(0))
+    if core is None:
+        core = max(os.sched_getaffinity(0))
     argv = [sys.executable, "-S", "-c", _PROGRAM, str(os.getpid()), str(core)]
     child = ChildProcess(argv, (), lambda _: None, lambda _: None)
     try:
