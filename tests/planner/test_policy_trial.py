@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trimtab.domain.events import Event
+from trimtab.domain.events import (
+    Event,
+    ModelChanged,
+    RequestArrived,
+    RequestEnded,
+    RequestProgress,
+)
+from trimtab.domain.knobs import OperatingPoint
 from trimtab.errors import RequestError
-from trimtab.planner import State
+from trimtab.planner import State, step
+from trimtab.planner.candidate import Trial, begin, observe
 from trimtab.policy.compiled import Policy
 from trimtab.policy.load import load_policy
 from trimtab.runtime.policy_trial import PolicyTrial
@@ -109,3 +118,29 @@ def test_only_one_trial_runs_at_a_time() -> None:
     tried.end()
     with pytest.raises(RequestError, match="a day"):
         tried.begin(_policy("balanced"), State(), 3.0, 1e9)
+
+
+def test_requests_of_the_time_before_leave_the_candidates_queue_as_they_really_do() -> None:
+    core = step(State(), ModelChanged(0.0, CATALOGS["0.5b"]), _policy("balanced")).state
+    core = step(core, RequestArrived(1.0, 7, 100, 64), _policy("balanced")).state
+    trial = begin(_policy("latency-first"), core, 2.0)
+    before = [job.request for job in trial.state.queue.jobs]
+    for event in (RequestArrived(3.0, 8, 100, 64), RequestEnded(4.0, 7, 20, 0.1, 0.5)):
+        trial = observe(trial, event, core, _policy("balanced"))
+
+    assert before == [7]
+    assert [job.request for job in trial.state.queue.jobs] == [8]
+
+
+def test_what_a_request_took_on_another_variant_says_nothing_of_the_candidates() -> None:
+    model = CATALOGS["0.5b"]
+    best = OperatingPoint(model.variants[0].name, 2048, 1)
+    least = OperatingPoint(model.variants[-1].name, 2048, 1)
+    core = step(State(), ModelChanged(0.0, model), _policy("balanced")).state
+    core = step(replace(core, point=best), RequestArrived(1.0, 7, 100), _policy("balanced")).state
+    told = RequestProgress(9.0, 7, 100, 10, prefill_s=5.0, decode_s=3.0)
+    same = Trial(_policy("balanced"), core, 0.0)
+    other = Trial(_policy("balanced"), replace(core, point=least), 0.0)
+
+    assert observe(same, told, core, _policy("balanced")).state.queue.speeds.common < 1
+    assert observe(other, told, core, _policy("balanced")).state.queue.speeds.common == 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from trimtab.domain.decisions import Decision
+from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.events import (
     ActionEnded,
     Event,
@@ -21,6 +21,9 @@ from trimtab.domain.events import (
     PinCleared,
     PinSet,
     PolicyChanged,
+    RequestArrived,
+    RequestEnded,
+    RequestProgress,
     RequestWaiting,
     Tick,
     WorkerMeasured,
@@ -152,8 +155,14 @@ def observe(trial: Trial, event: Event, real: State, policy: Policy) -> Trial:
             | PinCleared()
             | PausedSet()
             | RequestWaiting()
+            | RequestArrived()
             | WorkerMeasured()
         ):
+            return _advance(trial, event)
+        case RequestProgress() | RequestEnded():
+            if trial.state.point.variant != real.point.variant:
+                # How long it took says nothing of the variant that the candidate would have.
+                event = replace(event, prefill_s=0.0, decode_s=0.0)
             return _advance(trial, event)
         case _:
             return trial
@@ -170,7 +179,8 @@ def _advance(trial: Trial, event: Event) -> Trial:
         state = result.state
         if result.decision is not None:
             decisions += 1
-            why = result.decision.trigger.text
+            if result.decision.direction is not Direction.SHED:
+                why = result.decision.trigger.text
             waiting = _done(result, result.decision, event.at_s)
     side = replace(trial.candidate, decisions=trial.candidate.decisions + decisions)
     return replace(trial, state=state, candidate=side, why=why)
