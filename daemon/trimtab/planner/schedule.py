@@ -108,16 +108,19 @@ def _refused(
     if not out:
         return queue, ()
     retry_s = float(max(1, ceil(planned.busy_s)))
-    reason = (
-        "its first token can't be in time any more, and its turn would come in "
-        f"{planned.busy_s:.1f} s, when it would have waited longer than {max_wait_s:g} s"
-    )
     jobs = tuple([job for job in queue.jobs if job not in out])
     truth = queue.truth
     for _ in out:
         truth = truth.after(0.0)
     return replace(queue, jobs=jobs, truth=truth), tuple(
-        [Shed(job.request, retry_s, reason) for job in out]
+        [Shed(job.request, retry_s, _why(turn_s - job.arrived_s, max_wait_s)) for job in out]
+    )
+
+
+def _why(wait_s: float, max_wait_s: float) -> str:
+    return (
+        "its first token can't be in time any more, and its turn would come after "
+        f"{wait_s:.1f} s, when {max_wait_s:g} s is the longest wait"
     )
 
 
