@@ -154,6 +154,7 @@ def test_fields_of_proc_are_read_as_they_stand_first() -> None:
     assert parse_fields(text) == {"model name": "A", "MemTotal": "12 kB"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_live_serves_the_controller_and_fixed_variants_through_the_same_requests() -> None:
     result = quick("live")
