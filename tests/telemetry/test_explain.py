@@ -132,3 +132,18 @@ def test_a_predicted_speed_says_what_it_rests_on(grounds: Grounds, told: str) ->
     predicted = Prediction(300 * MIB, 400 * MIB, 730 * MIB, 21.4, None, 0.97, grounds=grounds)
 
     assert speed_words(predicted) == f"21 tokens/s {told}"
+
+
+@pytest.mark.parametrize(
+    ("count", "reason", "sentence"),
+    [
+        (1.0, "it is late", "14:02:31 Refused a request: it is late."),
+        (3.0, "as for the last one, it is late", "14:02:31 Refused 3 requests: as for the last "),
+    ],
+)
+def test_refused_requests_are_told_with_how_many_and_why(
+    count: float, reason: str, sentence: str
+) -> None:
+    trigger = Trigger("requests.shed", count, text=reason)
+
+    assert told(direction=Direction.SHED, target=INT8, trigger=trigger).startswith(sentence)

@@ -29,13 +29,12 @@ def record(state: State, policy: Policy, at_s: float) -> tuple[State, Decision |
     """
     if not state.shed or at_s < state.shed_recorded_s + EVERY_S:
         return state, None
-    count = state.shed
-    which = "one request" if count == 1 else f"{count} requests; of the last one"
+    reason = state.shed_reason if state.shed == 1 else f"as for the last one, {state.shed_reason}"
     decision = Decision(
         id=state.next_decision,
         at_s=at_s,
         direction=Direction.SHED,
-        trigger=Trigger(SIGNAL, float(count), text=f"{which}: {state.shed_reason}"),
+        trigger=Trigger(SIGNAL, float(state.shed), text=reason),
         source=state.point,
         target=state.point,
         predicted=None,

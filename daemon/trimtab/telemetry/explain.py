@@ -115,7 +115,8 @@ def _what(decision: Decision) -> str:
         case Direction.RELIEF:
             return f"Gave idle memory back and kept {source.describe()}"
         case Direction.SHED:
-            return "Refused requests"
+            count = decision.trigger.value or 1
+            return "Refused a request" if count == 1 else f"Refused {count:.0f} requests"
         case Direction.DOWN | Direction.UP if source == target:
             return f"Gave up the step under way and kept {source.describe()}"
         case Direction.DOWN:
