@@ -11,6 +11,7 @@ from typing import Final
 
 from trimtab import __version__
 from trimtab.catalog.assemble import Proven, check_same_model
+from trimtab.catalog.chat_template import read_template
 from trimtab.catalog.fingerprint import file_sha256, kv_fingerprint
 from trimtab.catalog.manifest import VERSION, Evaluation, File, Manifest, Variant
 from trimtab.catalog.proof import evaluation_text
@@ -53,7 +54,9 @@ def manifest_of(
     if proofs:
         digest = file_sha256(text)
         evaluation = Evaluation(text.name, digest, proofs[0].tokens, first.candidate.name)
-    has_template = proofs[0].chat_template if proofs else _template_file(first.candidate.folder)
+    has_template = (
+        proofs[0].chat_template if proofs else bool(read_template(first.candidate.folder))
+    )
     return Manifest(
         version=VERSION,
         id=model_id,
@@ -124,10 +127,3 @@ def _files(folder: Path) -> dict[str, File]:
         for path in kept
         if not path.name.endswith(".partial")
     }
-
-
-def _template_file(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    config = folder / "tokenizer_config.json"
-    return config.is_file() and "chat_template" in config.read_text(encoding="utf-8")

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from trimtab.catalog.chat_template import read_template
 from trimtab.catalog.manifest import MANIFEST, Manifest, Rope, Variant, read
 from trimtab.domain.models import ModelSpec, RopeSpec, VariantSpec
+from trimtab.domain.tools import ToolFormat, tool_format_of
 from trimtab.errors import CatalogError, NoModelError
 
 
@@ -161,6 +163,7 @@ def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedMode
             has_chat_template=manifest.chat_template,
             variants=tuple(usable),
             rope=rope_spec(manifest.rope),
+            tool_format=_tool_format(usable),
         ),
         broken,
     )
@@ -171,6 +174,11 @@ def rope_spec(rope: Rope) -> RopeSpec | None:
     if rope.theta is None or rope.rotary_dim is None:
         return None
     return RopeSpec(rope.theta, rope.rotary_dim, rope.interleaved)
+
+
+def _tool_format(variants: list[VariantSpec]) -> ToolFormat | None:
+    """All variants of a model have one tokenizer, and with it one template."""
+    return tool_format_of(read_template(Path(variants[0].folder))) if variants else None
 
 
 def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:

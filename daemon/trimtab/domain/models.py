@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from trimtab.domain.tools import ToolFormat
+
 KV_DTYPE_BYTES: Final[dict[str, float]] = {
     "float32": 4.0,
     "float16": 2.0,
@@ -117,6 +119,8 @@ class ModelSpec:
         has_chat_template: Whether messages can be turned into a prompt.
         variants: At least one, ordered by falling quality, then falling memory.
         rope: How positions are turned into the keys; None where that follows no single base.
+        tool_format: How the chat template has tools called; None if it takes none, or none that we
+            know how to read.
     """
 
     model_id: str
@@ -130,6 +134,7 @@ class ModelSpec:
     has_chat_template: bool
     variants: tuple[VariantSpec, ...] = field(default=())
     rope: RopeSpec | None = None
+    tool_format: ToolFormat | None = None
 
     def variant(self, name: str) -> VariantSpec | None:
         """The variant of that name, or None."""

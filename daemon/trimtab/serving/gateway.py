@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Final
+
+from msgspec.structs import replace
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
@@ -16,6 +19,7 @@ from trimtab.serving.prompts import beginning, render
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
 from trimtab.serving.streams import Streams
+from trimtab.workers.protocol import Guide
 from trimtab.workers.worker import Worker
 
 RENDER_ATTEMPTS: Final = 3
@@ -72,7 +76,8 @@ class Gateway:
     async def submit(self, request: GenerationRequest) -> Stream:
         """Tokenize, admit and queue a request (see `Inference.submit`)."""
         arrived_s = self._clock.monotonic_s()
-        policy = self._check(request)
+        policy, model = self._check(request)
+        request = _in_the_models_way(request, model)
         self.rendering += 1
         try:
             prompt, worker = await self._render(request, policy.admission.max_wait_s)
@@ -130,7 +135,7 @@ class Gateway:
             keep = max(SINKS, await beginning(request, prompt, worker))
         return View(keep) if fits(keep, self._context) else WHOLE
 
-    def _check(self, request: GenerationRequest) -> Policy:
+    def _check(self, request: GenerationRequest) -> tuple[Policy, ModelSpec]:
         if self._draining:
             raise ServingError("the daemon is shutting down", code="draining", retry_after_s=5)
         if self._model is None or self._policy is None:
@@ -150,7 +155,7 @@ class Gateway:
                 code="queue_full",
                 retry_after_s=2,
             )
-        return self._policy
+        return self._policy, self._model
 
     async def _render(
         self, request: GenerationRequest, max_wait_s: float
@@ -180,3 +185,23 @@ class Gateway:
                     ) from error
             else:
                 return prompt, worker
+
+
+def _in_the_models_way(request: GenerationRequest, model: ModelSpec) -> GenerationRequest:
+    """The request with its tools called as this model does it.
+
+    Raises:
+        RequestError: The model takes no tools.
+    """
+    if not request.tools:
+        return request
+    if model.tool_format is None:
+        raise RequestError(
+            f"the chat template of {model.model_id!r} takes no tools, or has them called in a way "
+            "that trimtab doesn't know",
+            param="tools",
+            hint="Leave 'tools' out, or serve a model that was made for them.",
+            code="tools_unsupported",
+        )
+    guide = replace(request.guide or Guide(), tool_format=model.tool_format)
+    return dataclasses.replace(request, guide=guide)

@@ -20,15 +20,19 @@ async def render(request: GenerationRequest, worker: Worker) -> list[int]:
     """Token ids of a request's prompt.
 
     Raises:
-        RequestError: Template or tokenizer refuse it.
+        RequestError: Template or tokenizer refuse it, or what the answer must look like can't be
+            enforced.
         WorkerError: The worker is gone.
     """
     try:
         return await worker.render(
-            messages=_plain(request.messages), text=request.text, tools=_plain(request.tools)
+            messages=_plain(request.messages),
+            text=request.text,
+            tools=_plain(request.tools),
+            guide=request.guide,
         )
     except RequestError as error:
-        error.param = request.prompt_field
+        error.param = error.param or request.prompt_field
         raise
 
 
@@ -49,7 +53,7 @@ async def beginning(request: GenerationRequest, prompt: list[int], worker: Worke
     other = next(word for word in _OTHER_WORDS if not said.startswith(word))
     cut = [*messages[:first], {"role": messages[first].get("role"), "content": other}]
     try:
-        tokens = await render(replace(request, messages=cut), worker)
+        tokens = await render(replace(request, messages=cut, guide=None), worker)
     except (RequestError, WorkerError):
         return 0
     return common_prefix(array("I", prompt), array("I", tokens))

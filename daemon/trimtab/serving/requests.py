@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from trimtab.domain.models import ModelSpec
-from trimtab.workers.protocol import Logprob, Sampling
+from trimtab.workers.protocol import Guide, Logprob, Sampling
 
 
 class Priority(StrEnum):
@@ -35,6 +35,7 @@ class GenerationRequest:
         messages: Chat messages; None for a completion.
         text: The prompt of a completion; None for a chat.
         tools: Tool definitions for the chat template.
+        guide: What the answer must look like, as far as the client says it; None for free text.
         max_tokens: The client's limit; None: as much as the context leaves.
         sampling: How tokens are drawn.
         stop: Strings that end the answer.
@@ -53,6 +54,7 @@ class GenerationRequest:
     priority: Priority = Priority.INTERACTIVE
     user: int | None = None
     ignore_eos: bool = False
+    guide: Guide | None = None
 
     @property
     def prompt_field(self) -> str:

@@ -217,6 +217,7 @@ class Stream:
             granted=lease.granted if lease is not None else 0,
             keep=self.view.keep,
             dropped=self.view.dropped,
+            guide=self.request.guide,
         )
 
     def enter(self, state: StreamState, at_s: float) -> None:

@@ -16,12 +16,16 @@ class Detokenizer:
 
     Args:
         vocabulary: Bytes of each token.
+        shown: Special tokens that are text all the same.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int] = frozenset()) -> None:
         self._vocabulary = vocabulary
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, token: int) -> str:
         """The text that became certain with this token."""
-        return self._decoder.decode(self._vocabulary.text_bytes(token))
+        shown = token in self._shown
+        read = self._vocabulary.raw_bytes if shown else self._vocabulary.text_bytes
+        return self._decoder.decode(read(token))

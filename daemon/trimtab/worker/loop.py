@@ -19,6 +19,8 @@ from trimtab.errors import EngineError, TrimtabError
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.guide_grammar import GuideError
+from trimtab.worker.guides import Guides
 from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
@@ -74,6 +76,7 @@ class Loop:
         self._tokenizer = tokenizer
         self._language = language
         self._context = context
+        self._guides = Guides(language.vocabulary, language.size, language.eos)
         self._streams: dict[int, Stream] = {}
         self._turns = Turns(decoder, channel.put, self._over)
         self._windows = Windows(decoder, channel.put, self._over)
@@ -211,7 +214,9 @@ class Loop:
                     f"stream {start.stream} was started twice", code="invalid_request"
                 )
             check_start(start, self._language.size, self._context)
-            stream = Stream(start, self._language, descriptor)
+            guided = self._guides.follow(start.guide) if start.guide else None
+            shown = self._guides.shown(start.guide) if start.guide else frozenset()
+            stream = Stream(start, self._language, descriptor, guided, shown)
             if stream.ended:
                 self._over(stream, None)
                 return
@@ -228,7 +233,13 @@ class Loop:
 
     def _render(self, message: Render) -> None:
         try:
-            self._channel.put(Rendered(message.id, self._tokenizer.render(message)))
+            tokens = self._tokenizer.render(message)
+            if message.guide is not None:
+                self._guides.check(message.guide)
+            self._channel.put(Rendered(message.id, tokens))
+        except GuideError as error:
+            refused = RenderFailed(message.id, error.code, error.message, error.field)
+            self._channel.put(refused)
         except EngineError as error:
             self._channel.put(RenderFailed(message.id, error.code, error.message))
 

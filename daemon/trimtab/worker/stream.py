@@ -14,6 +14,7 @@ from enum import StrEnum
 from trimtab.domain.view import View
 from trimtab.worker.decoder import Cache, Moving
 from trimtab.worker.detokenize import Detokenizer
+from trimtab.worker.guides import GuidedAnswer
 from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.sampling import Logits, Sampler, log_probabilities
 from trimtab.worker.speculation import Acceptance
@@ -69,6 +70,8 @@ class Stream:
         start: The request; its fields have been checked.
         language: Of the model.
         descriptor: Of the KV segment that came with the request; closed by `release`.
+        guided: Holds the answer to its form, from its beginning; None for free text.
+        shown: Special tokens that are text in this answer.
 
     Attributes:
         id: The controller's number for it.
@@ -94,7 +97,14 @@ class Stream:
         forecast: What the n-gram index expects next; judged when the next token is known.
     """
 
-    def __init__(self, start: Start, language: Language, descriptor: int | None = None) -> None:
+    def __init__(
+        self,
+        start: Start,
+        language: Language,
+        descriptor: int | None = None,
+        guided: GuidedAnswer | None = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self.id = start.stream
         self.tokens = list(start.prompt)
         self.cache: Cache | None = None
@@ -120,7 +130,8 @@ class Stream:
         self._start = start
         self._language = language
         self._descriptor = descriptor
-        self._detokenizer = Detokenizer(language.vocabulary)
+        self._guided = guided
+        self._detokenizer = Detokenizer(language.vocabulary, shown)
         self._stops = StopScanner(start.stop)
         self._sampler = Sampler(start.sampling, start.prompt, language.size)
         for token in start.generated:
@@ -184,6 +195,9 @@ class Stream:
         """
         wanted = self._start.sampling.top_logprobs
         raw = logits.copy() if wanted >= 0 else logits
+        if self._guided is not None:
+            self._guided.forget_foreseen()
+            self._guided.mask(logits)
         token = self._sampler.choose(logits, len(self.tokens))
         logprobs = [self._logprob(raw, token, wanted)] if wanted >= 0 else []
         first = self.produced
@@ -212,12 +226,21 @@ class Stream:
         if self._index is None:
             self._index = NgramIndex(self.tokens)
         found = self._index.propose(most)
+        if self._guided is not None:
+            found = self._guided.likely(found)
         self.forecast = found[0] if found else None
         return found
 
     def guess(self, logits: Logits, ahead: int) -> int:
         """What this stream would choose from a draft's logits, ``ahead`` tokens after the next."""
-        return self._sampler.choose(logits, len(self.tokens) + ahead)
+        if self._guided is None:
+            return self._sampler.choose(logits, len(self.tokens) + ahead)
+        if ahead == 0:
+            self._guided.forget_foreseen()
+        self._guided.mask(logits)
+        token = self._sampler.choose(logits, len(self.tokens) + ahead)
+        self._guided.foresee(token)
+        return token
 
     def settle(self, journey: Journey) -> None:
         """It has arrived in another segment."""
@@ -242,9 +265,12 @@ class Stream:
             self.forecast = None
         self.tokens.append(token)
         self._sampler.observe(token)
+        if self._guided is not None:
+            self._guided.accept(token)
         cut = self._stops.feed(self._detokenizer.feed(token))
         end_of_answer = token in self._language.eos and not self._start.ignore_eos
-        if cut.stopped or end_of_answer:
+        complete = self._guided is not None and self._guided.complete
+        if cut.stopped or end_of_answer or complete:
             self.ended = EndReason.STOP
         elif self.left <= 0:
             self.ended = EndReason.LENGTH

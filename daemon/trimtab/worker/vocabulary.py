@@ -63,6 +63,15 @@ class Vocabulary:
         """One more than the highest id that the tokenizer knows."""
         return max(len(self._ends) - 1, max(self._added, default=-1) + 1)
 
+    @property
+    def special(self) -> frozenset[int]:
+        """Ids that stand for no text."""
+        return self._special
+
+    def special_id(self, text: str) -> int | None:
+        """The id of the special token that is written so; None if there is none."""
+        return next((token for token in self._special if self._added[token] == text), None)
+
     def text_bytes(self, token: int) -> bytes:
         """What the token adds to the text; nothing for special and unknown tokens."""
         return b"" if token in self._special else self.raw_bytes(token)

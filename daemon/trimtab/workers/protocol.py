@@ -54,6 +54,43 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     top_logprobs: int = -1
 
 
+class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool that an answer may call.
+
+    Attributes:
+        name: Its name.
+        schema: JSON schema of its arguments, as JSON text.
+        strict: Refuse a schema that can't be enforced as a whole, instead of leaving out what
+            can't be.
+        field: Where the client has the schema, for errors.
+    """
+
+    name: str
+    schema: str
+    strict: bool = False
+    field: str = "tools"
+
+
+class Guide(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an answer must look like: tokens that lead elsewhere can't be drawn.
+
+    Attributes:
+        schema: JSON schema, as JSON text, of what isn't a call; empty for free text.
+        field: Where the client has it, for errors.
+        tools: What may be called.
+        tool_format: How the model writes calls, a `ToolFormat`; empty without tools.
+        calls_least: 1 if there must be a call, else 0.
+        calls_most: The most calls that there may be.
+    """
+
+    schema: str = ""
+    field: str = "response_format"
+    tools: tuple[Tool, ...] = ()
+    tool_format: str = ""
+    calls_least: int = 0
+    calls_most: int = 1
+
+
 # ---------------------------------------------------------------- controller → worker
 
 
@@ -91,12 +128,14 @@ class Render(msgspec.Struct, frozen=True, tag="render"):
         messages: Chat messages as the API got them; None if ``text`` is given.
         text: Raw text of a completion request.
         tools: Tool definitions for the template.
+        guide: What the answer will have to look like: refused now if it can't be enforced.
     """
 
     id: int
     messages: list[dict[str, Any]] | None = None
     text: str | None = None
     tools: list[dict[str, Any]] | None = None
+    guide: Guide | None = None
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -120,6 +159,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         keep: Tokens at the beginning that stay when the window is shifted, which is asked for with
             `Full`; 0: the stream ends at its context.
         dropped: Tokens after those that have been forgotten: they have no position in the cache.
+        guide: What the answer must look like; None for free text.
     """
 
     stream: int
@@ -135,6 +175,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     granted: int = 0
     keep: int = 0
     dropped: int = 0
+    guide: Guide | None = None
 
 
 class Move(msgspec.Struct, frozen=True, tag="move"):
@@ -278,11 +319,19 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
 
 
 class RenderFailed(msgspec.Struct, frozen=True, tag="render_failed"):
-    """The template or the tokenizer refused; the fault is the request's."""
+    """The prompt or the guide was refused; the fault is the request's.
+
+    Attributes:
+        id: Of the `Render`.
+        code: Stable.
+        message: Why.
+        field: The client's field that is at fault; empty for the messages.
+    """
 
     id: int
     code: str
     message: str
+    field: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

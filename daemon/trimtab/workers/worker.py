@@ -18,6 +18,7 @@ from trimtab.workers.channel import CLOSED, Channel
 from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
 from trimtab.workers.protocol import (
     FromWorker,
+    Guide,
     Load,
     LoadFailed,
     Ping,
@@ -197,18 +198,19 @@ class Worker:
         messages: list[dict[str, Any]] | None = None,
         text: str | None = None,
         tools: list[dict[str, Any]] | None = None,
+        guide: Guide | None = None,
     ) -> list[int]:
         """Token ids of a prompt.
 
         Raises:
-            RequestError: Template or tokenizer refuse it.
+            RequestError: Template or tokenizer refuse it, or the guide can't be enforced.
             WorkerError: The worker is gone.
         """
         number = next(self._ids)
         future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._renders[number] = future
         try:
-            self.send(Render(id=number, messages=messages, text=text, tools=tools))
+            self.send(Render(id=number, messages=messages, text=text, tools=tools, guide=guide))
             return await future
         finally:
             self._renders.pop(number, None)
@@ -273,7 +275,7 @@ class Worker:
                     rendered.set_result(message.tokens)
             case RenderFailed():
                 if (rendered := self._renders.get(message.id)) and not rendered.done():
-                    error = RequestError(message.message, code=message.code)
+                    error = RequestError(message.message, param=message.field, code=message.code)
                     rendered.set_exception(error)
             case Pong():
                 self.resident_bytes = message.resident_bytes
