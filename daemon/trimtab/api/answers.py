@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from trimtab.api.tool_reader import ToolTalk
 from trimtab.errors import TrimtabError
 from trimtab.serving.requests import Disclosure, Ended
 from trimtab.workers.protocol import Logprob
@@ -27,12 +28,14 @@ class Heading:
         created_s: Seconds since the epoch.
         model: As the client wrote it.
         include_usage: Token counts are wanted before the end of a stream.
+        tools: How calls of tools are found; None if there can't be any.
     """
 
     id: str
     created_s: float
     model: str
     include_usage: bool = False
+    tools: ToolTalk | None = None
 
 
 @dataclass(frozen=True, slots=True)

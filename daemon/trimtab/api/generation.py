@@ -14,8 +14,9 @@ from trimtab.api.bodies import decode, read_body
 from trimtab.api.context import ApiContext, connection_of, peer_of
 from trimtab.api.endpoint import Answer
 from trimtab.api.followed import Asked, Followed, TokenStream, whole_answer
+from trimtab.api.tool_reader import ToolTalk
 from trimtab.api.wish import Wish
-from trimtab.serving.requests import Priority
+from trimtab.serving.requests import GenerationRequest, Priority
 
 B = TypeVar("B")
 
@@ -63,6 +64,7 @@ class Generation(Generic[B]):
             created_s=context.clock.wall_s(),
             model=wish.model,
             include_usage=wish.include_usage,
+            tools=self._tool_talk(wish.request),
         )
         answer = self._dialect.answer(heading)
         connection = connection_of(request)
@@ -72,6 +74,13 @@ class Generation(Generic[B]):
         if wish.stream:
             return TokenStream(followed, answer, await followed.next())
         return await whole_answer(followed, answer)
+
+    def _tool_talk(self, request: GenerationRequest) -> ToolTalk | None:
+        """How calls in the answer are found; a model that takes no tools refuses the request."""
+        model = self._context.inference.model()
+        if not (request.guide and request.guide.tools and model and model.tool_format):
+            return None
+        return ToolTalk(model.tool_format, tuple(tool.name for tool in request.guide.tools))
 
     def _sender(self, request: Request) -> tuple[int | None, Priority]:
         peer = peer_of(request)

@@ -12,8 +12,17 @@ from typing import Any, Final
 
 from trimtab.api.answers import ENCODE, Heading, Times
 from trimtab.api.faults import OPENAI, fault_body
+from trimtab.api.tool_reader import (
+    Call,
+    CallArguments,
+    CallBegun,
+    CallEnded,
+    Found,
+    ToolReader,
+    put_together,
+)
 from trimtab.errors import TrimtabError
-from trimtab.serving.requests import Disclosure, Ended, Usage
+from trimtab.serving.requests import Disclosure, Ended, FinishReason, Usage
 from trimtab.workers.protocol import Logprob
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
@@ -78,6 +87,7 @@ class ChatAnswer:
     def __init__(self, heading: Heading) -> None:
         self._heading = replace(heading, id=f"chatcmpl-{heading.id}")
         self._chunks = _Chunks(self._heading, "chat.completion.chunk")
+        self._reader = ToolReader(heading.tools) if heading.tools else None
 
     def opening(self) -> bytes:
         """The chunk with the role."""
@@ -87,27 +97,44 @@ class ChatAnswer:
         )
 
     def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
-        """A chunk with new text."""
+        """A chunk with new text; several where calls of tools begin or end in it."""
         if not text and not logprobs:
             return b""
+        deltas = [b'"content":' + ENCODE(text)]
+        if self._reader:
+            deltas = [_delta(found) for found in self._reader.feed(text)]
+            deltas = [delta for delta in deltas if delta] or ([b'"content":""'] if logprobs else [])
         told = ENCODE({"content": _chat_logprobs(logprobs)}) if logprobs else b"null"
+        chunks = b""
+        for delta in deltas:
+            chunks += self._delta_chunk(delta, told)
+            told = b"null"
+        return chunks
+
+    def _delta_chunk(self, delta: bytes, logprobs: bytes = b"null") -> bytes:
         return self._chunks.chunk(
-            b'"choices":[{"index":0,"delta":{"content":'
-            + ENCODE(text)
+            b'"choices":[{"index":0,"delta":{'
+            + delta
             + b'},"logprobs":'
-            + told
+            + logprobs
             + b',"finish_reason":null}]'
         )
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The chunk with the finish reason, the usage if it was asked for, and the end."""
+        rest = self._reader.rest() if self._reader else ""
+        before = self._delta_chunk(b'"content":' + ENCODE(rest)) if rest else b""
         last = self._chunks.last(
             b'"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"'
-            + ended.reason.encode()
+            + self._finish_reason(ended).encode()
             + b'"}]',
             disclosure,
         )
-        return last + self._chunks.usage(ended.usage) + DONE
+        return before + last + self._chunks.usage(ended.usage) + DONE
+
+    def _finish_reason(self, ended: Ended) -> str:
+        called = self._reader is not None and self._reader.calls > 0
+        return "tool_calls" if called and ended.reason is FinishReason.STOP else ended.reason
 
     def failing(self, error: TrimtabError) -> bytes:
         """The error as the one terminal event."""
@@ -124,11 +151,41 @@ class ChatAnswer:
         """The answer in one."""
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": self._message(text),
             "logprobs": {"content": _chat_logprobs(logprobs)} if logprobs else None,
-            "finish_reason": ended.reason,
+            "finish_reason": self._finish_reason(ended),
         }
         return ENCODE(_whole(self._heading, "chat.completion", choice, ended, disclosure))
+
+    def _message(self, text: str) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._reader is None:
+            return message
+        calls: list[Call] = []
+        message["content"] = put_together(self._reader.feed(text), calls) + self._reader.rest()
+        if calls:
+            message["content"] = message["content"] or None
+            message["tool_calls"] = [_call(call.id, call.name, call.arguments) for call in calls]
+        return message
+
+
+def _call(id_: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _delta(found: Found) -> bytes:
+    """The inside of a delta; empty for what clients see by themselves."""
+    match found:
+        case str():
+            return b'"content":' + ENCODE(found)
+        case CallBegun():
+            begun = {"index": found.number} | _call(found.id, found.name, "")
+            return b'"tool_calls":' + ENCODE([begun])
+        case CallArguments():
+            piece = {"index": found.number, "function": {"arguments": found.text}}
+            return b'"tool_calls":' + ENCODE([piece])
+        case CallEnded():
+            return b""
 
 
 class CompletionAnswer:

@@ -14,7 +14,16 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from trimtab.api.bodies import in_range, plain_json, refuse, unsupported
+from trimtab.api.bodies import in_range, refuse, unsupported
+from trimtab.api.openai_tools import (
+    ResponseFormat,
+    ToolCall,
+    ToolChoice,
+    ToolDefinition,
+    calls_for_template,
+    guide_of,
+    tools_for_template,
+)
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
 from trimtab.workers.protocol import Sampling
@@ -43,7 +52,7 @@ class Message(msgspec.Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -94,10 +103,10 @@ class ChatBody(_Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = UNSET
-    parallel_tool_calls: Any = UNSET
-    response_format: Any = UNSET
+    tools: list[ToolDefinition] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
     modalities: Any = UNSET
     audio: Any = UNSET
     functions: Any = UNSET
@@ -143,7 +152,13 @@ def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
     request = GenerationRequest(
         model=body.model,
         messages=[_message(index, message) for index, message in enumerate(body.messages)],
-        tools=_tools(body),
+        tools=tools_for_template(body.tools or []) if body.tool_choice != "none" else None,
+        guide=guide_of(
+            body.response_format,
+            body.tools,
+            body.tool_choice,
+            parallel=body.parallel_tool_calls is not False,
+        ),
         max_tokens=next(iter(limits), None),
         sampling=_sampling(body, top_logprobs),
         stop=stop_strings("stop", body.stop),
@@ -192,15 +207,6 @@ def _refuse_unsupported_chat(body: ChatBody) -> None:
     for name in ("audio", "functions", "function_call", "prediction", "web_search_options"):
         unsupported(name, getattr(body, name), (None,), f"{name!r} isn't supported.")
     unsupported("modalities", body.modalities, (None, ["text"]), "Only text is supported.")
-    unsupported(
-        "tool_choice", body.tool_choice, (None, "auto", "none"), "'tool_choice' is auto or none."
-    )
-    unsupported(
-        "response_format",
-        body.response_format,
-        (None, {"type": "text"}),
-        "Only {'type': 'text'} is supported as 'response_format'.",
-    )
 
 
 def _check_common(body: _Common) -> None:
@@ -278,11 +284,13 @@ def _message(index: int, message: Message) -> dict[str, Any]:
     }
     if message.content is None and not message.tool_calls:
         raise refuse(f"messages[{index}].content", "A message without tool calls has content.")
-    for name in ("name", "tool_calls", "tool_call_id"):
+    for name in ("name", "tool_call_id"):
         value = getattr(message, name)
         if value is not None:
-            plain_json(f"messages[{index}].{name}", value)
             rendered[name] = value
+    if message.tool_calls:
+        where = f"messages[{index}].tool_calls"
+        rendered["tool_calls"] = calls_for_template(where, message.tool_calls)
     return rendered
 
 
@@ -297,11 +305,6 @@ def _text(param: str, content: str | list[Part] | None) -> str:
                 code="unsupported_parameter",
             )
     return "".join(part.text or "" for part in content)
-
-
-def _tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    plain_json("tools", body.tools)
-    return None if body.tool_choice == "none" else body.tools or None
 
 
 def _priority(extras: Extras | None, usual: Priority) -> Priority:
