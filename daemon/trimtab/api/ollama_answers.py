@@ -6,8 +6,11 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from trimtab.api.answers import ENCODE, Heading, Times
 from trimtab.api.faults import OLLAMA, fault_body
+from trimtab.api.tool_reader import Call, ToolReader, put_together
 from trimtab.errors import TrimtabError
 from trimtab.serving.requests import Disclosure, Ended
 from trimtab.workers.protocol import Logprob
@@ -57,12 +60,26 @@ class _OllamaAnswer:
 
 
 class OllamaChatAnswer(_OllamaAnswer):
-    """Answer of ``/api/chat``."""
+    """Answer of ``/api/chat``. Calls of tools come whole, since arguments are values here."""
 
     operation = "chat"
 
+    def __init__(self, heading: Heading) -> None:
+        super().__init__(heading)
+        self._reader = ToolReader(heading.tools) if heading.tools else None
+        self._calls: list[Call] = []
+
     def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
-        """A line with new text."""
+        """A line with new text, and one for calls that are whole."""
+        if self._reader is None:
+            return self._line(text)
+        told = sum(call.whole for call in self._calls)
+        text = put_together(self._reader.feed(text), self._calls)
+        calls = _whole_calls(self._calls[told:])
+        line = self._before + b'"message":' + ENCODE(_message("", calls)) + b',"done":false}\n'
+        return self._line(text) + (line if calls else b"")
+
+    def _line(self, text: str) -> bytes:
         if not text:
             return b""
         said = b'"message":{"role":"assistant","content":' + ENCODE(text) + b"}"
@@ -70,7 +87,8 @@ class OllamaChatAnswer(_OllamaAnswer):
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The last line."""
-        return self._last(_said(""), ended, disclosure, times) + b"\n"
+        rest = self._reader.rest() if self._reader else ""
+        return self._last({"message": _message(rest)}, ended, disclosure, times) + b"\n"
 
     def whole(
         self,
@@ -81,7 +99,11 @@ class OllamaChatAnswer(_OllamaAnswer):
         times: Times,
     ) -> bytes:
         """The answer in one."""
-        return self._last(_said(text), ended, disclosure, times)
+        calls: list[dict[str, Any]] = []
+        if self._reader is not None:
+            text = put_together(self._reader.feed(text), self._calls) + self._reader.rest()
+            calls = _whole_calls(self._calls)
+        return self._last({"message": _message(text, calls)}, ended, disclosure, times)
 
 
 class OllamaGenerateAnswer(_OllamaAnswer):
@@ -111,8 +133,17 @@ class OllamaGenerateAnswer(_OllamaAnswer):
         return self._last({"response": text}, ended, disclosure, times)
 
 
-def _said(text: str) -> dict[str, Any]:
-    return {"message": {"role": "assistant", "content": text}}
+def _message(text: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _whole_calls(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    return [
+        {"function": {"name": call.name, "arguments": msgspec.json.decode(call.arguments)}}
+        for call in calls
+        if call.whole
+    ]
 
 
 def _nanoseconds(value_s: float) -> int:

@@ -7,6 +7,7 @@ change the text are honoured or refused by name.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +16,15 @@ import msgspec
 from msgspec import UNSET
 
 from trimtab.api.bodies import in_range, plain_json, refuse, unsupported
+from trimtab.api.guide_bodies import ANY_OBJECT
 from trimtab.api.openai_bodies import stop_strings
+from trimtab.api.openai_tools import (
+    FunctionDefinition,
+    ToolDefinition,
+    WantedSchema,
+    guide_of,
+    tools_for_template,
+)
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
 from trimtab.workers.protocol import Sampling
@@ -25,7 +34,35 @@ _DEFAULT_TEMPERATURE: Final = 0.8
 _DEFAULT_TOP_P: Final = 0.9
 _DEFAULT_TOP_K: Final = 40
 _DEFAULT_REPEAT_PENALTY: Final = 1.1
+_CALL_ID: Final = "{:09d}"
 _UNHONOURED: Final = ("min_p", "typical_p", "tfs_z", "mirostat", "mirostat_tau", "mirostat_eta")
+
+
+class OllamaCalledFunction(msgspec.Struct, frozen=True):
+    """A function with its arguments."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class OllamaCall(msgspec.Struct, frozen=True):
+    """A call that an earlier answer made."""
+
+    function: OllamaCalledFunction
+
+
+class OllamaFunction(msgspec.Struct, frozen=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class OllamaTool(msgspec.Struct, frozen=True):
+    """A tool: a function."""
+
+    function: OllamaFunction
 
 
 class OllamaMessage(msgspec.Struct, frozen=True):
@@ -34,7 +71,7 @@ class OllamaMessage(msgspec.Struct, frozen=True):
     role: str
     content: str = ""
     images: list[Any] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[OllamaCall] | None = None
     tool_name: str | None = None
 
 
@@ -70,7 +107,7 @@ class OllamaChatBody(_Common, frozen=True, kw_only=True):
     """Body of ``/api/chat``."""
 
     messages: list[OllamaMessage] = []
-    tools: list[dict[str, Any]] | None = None
+    tools: list[OllamaTool] | None = None
 
 
 class OllamaGenerateBody(_Common, frozen=True, kw_only=True):
@@ -93,9 +130,16 @@ def ollama_chat_wish(body: OllamaChatBody, user: int | None, priority: Priority)
     """
     if not body.messages:
         raise refuse("messages", "'messages' is empty; send at least one.")
-    messages = [_message(index, message) for index, message in enumerate(body.messages)]
-    plain_json("tools", body.tools)
-    return _wish(body, user, priority, messages=messages, tools=body.tools or None)
+    tools = [
+        ToolDefinition(
+            "function",
+            FunctionDefinition(
+                tool.function.name, tool.function.description, tool.function.parameters
+            ),
+        )
+        for tool in body.tools or []
+    ]
+    return _wish(body, user, priority, messages=_messages(body.messages), tools=tools)
 
 
 def ollama_generate_wish(body: OllamaGenerateBody, user: int | None, priority: Priority) -> Wish:
@@ -129,16 +173,16 @@ def _wish(
     *,
     messages: Sequence[dict[str, Any]] | None = None,
     text: str | None = None,
-    tools: list[dict[str, Any]] | None = None,
+    tools: list[ToolDefinition] | None = None,
 ) -> Wish:
-    unsupported("format", body.format, (None, ""), "'format' isn't supported.")
     unsupported("think", body.think, (None, False), "'think' isn't supported.")
     options = body.options or Options()
     request = GenerationRequest(
         model=bare_name(body.model),
         messages=messages,
         text=text,
-        tools=tools,
+        tools=tools_for_template(tools) if tools else None,
+        guide=guide_of(_format(body.format), tools, None, parallel=True),
         max_tokens=_max_tokens(options.num_predict),
         sampling=_sampling(options),
         stop=stop_strings("options.stop", options.stop),
@@ -182,14 +226,47 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
+def _format(told: Any) -> WantedSchema | None:
+    """Ollama's ``format``: ``json``, or a schema."""
+    if told is UNSET or told in (None, ""):
+        return None
+    if told == "json":
+        return WantedSchema("format", ANY_OBJECT)
+    if isinstance(told, dict):
+        return WantedSchema("format", told)
+    raise refuse("format", "'format' is \"json\" or a JSON schema.")
+
+
+def _messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates expect them.
+
+    Ollama's calls have no ids, and some templates want them: calls are numbered, and answers of
+    tools take the numbers in order.
+    """
+    shown = []
+    calls, answers = itertools.count(1), itertools.count(1)
+    for index, message in enumerate(messages):
+        rendered = _message(index, message)
+        for call in rendered.get("tool_calls", ()):
+            call["id"] = _CALL_ID.format(next(calls))
+        if message.role == "tool":
+            rendered["tool_call_id"] = _CALL_ID.format(next(answers))
+        shown.append(rendered)
+    return shown
+
+
 def _message(index: int, message: OllamaMessage) -> dict[str, Any]:
     unsupported(f"messages[{index}].images", message.images, (None, []), "Images aren't supported.")
     if message.role not in ("system", "user", "assistant", "tool"):
         raise refuse(f"messages[{index}].role", "A role is system, user, assistant or tool.")
     rendered: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
-        plain_json(f"messages[{index}].tool_calls", message.tool_calls)
-        rendered["tool_calls"] = message.tool_calls
+        calls: list[dict[str, Any]] = [
+            {"type": "function", "function": msgspec.to_builtins(call.function)}
+            for call in message.tool_calls
+        ]
+        plain_json(f"messages[{index}].tool_calls", calls)
+        rendered["tool_calls"] = calls
     if message.tool_name:
         rendered["name"] = message.tool_name
     return rendered

@@ -97,7 +97,7 @@ class OllamaViews:
         return _json(
             {
                 "details": _details(model),
-                "capabilities": ["completion"],
+                "capabilities": ["completion", "tools"] if model.tool_format else ["completion"],
                 "model_info": {
                     "general.architecture": model.architecture,
                     f"{model.architecture}.context_length": model.context_length,

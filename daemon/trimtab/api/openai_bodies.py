@@ -23,6 +23,7 @@ from trimtab.api.openai_tools import (
     calls_for_template,
     guide_of,
     tools_for_template,
+    wanted_schema,
 )
 from trimtab.api.wish import Wish
 from trimtab.serving.requests import GenerationRequest, Priority
@@ -154,7 +155,7 @@ def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
         messages=[_message(index, message) for index, message in enumerate(body.messages)],
         tools=tools_for_template(body.tools or []) if body.tool_choice != "none" else None,
         guide=guide_of(
-            body.response_format,
+            wanted_schema(body.response_format),
             body.tools,
             body.tool_choice,
             parallel=body.parallel_tool_calls is not False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -88,6 +89,14 @@ class ToolCall(msgspec.Struct, frozen=True):
     type: Literal["function"] = "function"
 
 
+@dataclass(frozen=True, slots=True)
+class WantedSchema:
+    """A schema that an answer is to follow, and the field in which the client has it."""
+
+    field: str
+    schema: dict[str, Any]
+
+
 def tools_for_template(tools: list[ToolDefinition]) -> list[dict[str, Any]]:
     """Tools as chat templates show them to the model.
 
@@ -129,7 +138,7 @@ def calls_for_template(param: str, calls: list[ToolCall]) -> list[dict[str, Any]
 
 
 def guide_of(
-    response_format: ResponseFormat | None,
+    wanted: WantedSchema | None,
     tools: list[ToolDefinition] | None,
     choice: ToolChoice | None,
     *,
@@ -137,11 +146,18 @@ def guide_of(
 ) -> Guide | None:
     """What the answer must look like; None for free text.
 
+    Args:
+        wanted: Of what isn't a call.
+        tools: What may be called.
+        choice: Whether it must be.
+        parallel: Whether there may be several calls.
+
     Raises:
         RequestError: A schema, a name or the choice can't be taken.
     """
     schemas = Schemas()
-    schema, field = _schema(response_format, schemas)
+    field = wanted.field if wanted else ""
+    schema = schemas.text(field, wanted.schema) if wanted else ""
     if choice == "none" or not tools:
         _check_choice(choice, tools or [])
         return Guide(schema=schema, field=field) if schema else None
@@ -156,11 +172,15 @@ def guide_of(
     )
 
 
-def _schema(response_format: ResponseFormat | None, schemas: Schemas) -> tuple[str, str]:
-    """The schema's text, empty for none, and the field that it stands in."""
+def wanted_schema(response_format: ResponseFormat | None) -> WantedSchema | None:
+    """The schema that an answer is to follow; None for free text.
+
+    Raises:
+        RequestError: Its name can't be taken.
+    """
     match response_format:
         case JsonObjectFormat():
-            return schemas.text("response_format", ANY_OBJECT), "response_format"
+            return WantedSchema("response_format", ANY_OBJECT)
         case JsonSchemaFormat(told):
             if not _FORMAT_NAME.fullmatch(told.name):
                 raise refuse(
@@ -168,9 +188,9 @@ def _schema(response_format: ResponseFormat | None, schemas: Schemas) -> tuple[s
                     "A schema's name has 1 to 64 letters, digits, underscores and dashes.",
                 )
             field = "response_format.json_schema.schema"
-            return schemas.text(field, told.schema or ANY_OBJECT), field
+            return WantedSchema(field, told.schema or ANY_OBJECT)
         case _:
-            return "", "response_format"
+            return None
 
 
 def _callable(tools: list[ToolDefinition], named: str | None, schemas: Schemas) -> tuple[Tool, ...]:

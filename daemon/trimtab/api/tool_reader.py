@@ -85,6 +85,7 @@ class ToolReader:
             if shape.between is not None
         }
         self._close = shape.tail + shape.last
+        self._trigger = shape.trigger
         self._only_first = not shape.trigger
         self._state = _State.TEXT
         self._held = ""
@@ -105,11 +106,15 @@ class ToolReader:
         return found
 
     def rest(self) -> str:
-        """Text that was held back and is no call's, when the answer has ended."""
+        """Text that was held back and is no call's, when the answer has ended.
+
+        An answer that was cut off may have begun a call whose tool isn't known: that is no text.
+        """
         held, self._held = self._held, ""
-        if self._state is not _State.AFTER_CALL:
-            return held
-        return "" if self._close.startswith(held) else held.removeprefix(self._close)
+        begun = self._state is _State.AFTER_CALL or (
+            bool(self._trigger) and held.startswith(self._trigger)
+        )
+        return "" if begun else held
 
     # ------------------------------------------------------------ each state; False: wait for more
 

@@ -11,14 +11,16 @@ import msgspec
 
 from trimtab.domain.tools import SHAPES, ToolFormat, ToolShape
 from trimtab.errors import EngineError
-from trimtab.workers.protocol import Guide
+from trimtab.workers.protocol import Guide, Tool
 
 CALLS_MAX: Final = 16
 """Calls in one answer: a model that can't find an end would go on until its context is full."""
 
 # Where JSON allows any amount of white space, a small model can go on with it for ever: one space,
-# or a line break with an indentation, is what people and models write.
+# or a line break with an indentation, is what people and models write; and models write calls in
+# one line.
 _WHITE_SPACE: Final = r"( |\n[ ]{0,24}|\n\t{0,8})"
+_WHITE_SPACE_OF_CALLS: Final = " "
 # Text that is certain isn't put in tokens for the model: it knows better how it would write it.
 _OPTIONS: Final = '%llguidance {"no_forcing": true}'
 _ANY_TEXT: Final = r"/(.|\n)*/"
@@ -40,18 +42,19 @@ class GuideError(EngineError):
         self.field = field
 
 
-def schema_grammar(schema: str, *, lenient: bool = False) -> str:
-    """A schema as a term of a grammar.
+def answer_schema(guide: Guide) -> str:
+    """The answer's schema, as JSON text, with how its JSON may be laid out."""
+    return _with_options(guide.schema, {"whitespace_pattern": _WHITE_SPACE})
 
-    Args:
-        schema: JSON text of an object.
-        lenient: Leave out what can't be enforced instead of refusing it.
-    """
-    options: dict[str, Any] = {"whitespace_pattern": _WHITE_SPACE}
-    if lenient:
-        options["lenient"] = True
-    content = msgspec.json.decode(schema) | {"x-guidance": options}
-    return "%json " + json.dumps(content)
+
+def arguments_schema(tool: Tool) -> str:
+    """The schema of a tool's arguments, as JSON text, with how far it binds."""
+    options: dict[str, Any] = {"whitespace_pattern": _WHITE_SPACE_OF_CALLS}
+    return _with_options(tool.schema, options if tool.strict else options | {"lenient": True})
+
+
+def _with_options(schema: str, options: dict[str, Any]) -> str:
+    return json.dumps(msgspec.json.decode(schema) | {"x-guidance": options})
 
 
 def grammar(guide: Guide, special: Mapping[str, int]) -> str:
@@ -61,7 +64,7 @@ def grammar(guide: Guide, special: Mapping[str, int]) -> str:
         guide: What is wanted.
         special: Token ids of the markers that are tokens of their own here.
     """
-    rules = [f"answer: {schema_grammar(guide.schema)}"] if guide.schema else []
+    rules = [f"answer: %json {answer_schema(guide)}"] if guide.schema else []
     beginning = _Calls(guide, special).rules() if guide.tools else ["start: answer"]
     return "\n".join([_OPTIONS, *beginning, *rules])
 
@@ -123,8 +126,7 @@ class _Calls:
         for number, tool in enumerate(self._guide.tools):
             head, tail = self._terms(self._shape.head(tool.name)), self._terms(self._shape.tail)
             rules.append(f"call_{number}: {head} arguments_{number} {tail}")
-            arguments = schema_grammar(tool.schema, lenient=not tool.strict)
-            rules.append(f"arguments_{number}: {arguments}")
+            rules.append(f"arguments_{number}: %json {arguments_schema(tool)}")
         return rules
 
     def _terms(self, text: str) -> str:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trimtab.domain.tools import SHAPES, ToolFormat
 from trimtab.errors import EngineError
-from trimtab.worker.guide_grammar import GuideError, grammar, schema_grammar
+from trimtab.worker.guide_grammar import GuideError, answer_schema, arguments_schema, grammar
 from trimtab.worker.sampling import Logits
 from trimtab.worker.vocabulary import Vocabulary
 from trimtab.workers.protocol import Guide
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import llguidance
 
 _KEPT: Final = 8  # compiled grammars, since the same few are asked for again and again
+_CANT: Final = "this schema can't be enforced: "
 _MAX_STATES: Final = 20_000  # of the lexer, 1 to 2 kB each
 _MAX_SYMBOLS: Final = 100_000
 
@@ -36,8 +38,16 @@ _MAX_SYMBOLS: Final = 100_000
 class _Engine:
     """The library with this vocabulary's tokens."""
 
+    library: ModuleType
     tokenizer: llguidance.LLTokenizer
     limits: llguidance.LLParserLimits
+
+    def matcher(self, written: str) -> llguidance.LLMatcher:
+        """Of a grammar; it may be in error from the beginning."""
+        matcher: llguidance.LLMatcher = self.library.LLMatcher(
+            self.tokenizer, written, log_level=0, limits=self.limits
+        )
+        return matcher
 
 
 class Guides:
@@ -87,27 +97,22 @@ class Guides:
         return kept
 
     def _compile(self, guide: Guide) -> llguidance.LLMatcher:
-        matcher = self._compile_text(grammar(guide, self._special(guide)))
+        text = grammar(guide, self._special(guide))
+        engine = self._engine or self._start()
+        matcher = engine.matcher(engine.library.LLMatcher.grammar_from_lark(text))
         if matcher.is_error():
-            raise self._explained(guide, matcher.get_error())
+            raise self._explained(engine, guide, matcher.get_error())
         return matcher
 
-    def _explained(self, guide: Guide, reason: str) -> GuideError:
+    def _explained(self, engine: _Engine, guide: Guide, reason: str) -> GuideError:
         """Which of its schemas is at fault: each is tried alone."""
-        parts = [(guide.field, guide.schema, False)] if guide.schema else []
-        parts += [(tool.field, tool.schema, not tool.strict) for tool in guide.tools]
-        for field, schema, lenient in parts:
-            alone = self._compile_text(f"start: {schema_grammar(schema, lenient=lenient)}")
+        parts = [(guide.field, answer_schema(guide))] if guide.schema else []
+        parts += [(tool.field, arguments_schema(tool)) for tool in guide.tools]
+        for field, schema in parts:
+            alone = engine.matcher(engine.library.LLMatcher.grammar_from_json_schema(schema))
             if alone.is_error():
-                return GuideError(_first_line(alone.get_error()), field)
-        return GuideError(_first_line(reason), parts[0][0])
-
-    def _compile_text(self, text: str) -> llguidance.LLMatcher:
-        import llguidance
-
-        engine = self._engine or self._start()
-        written = llguidance.LLMatcher.grammar_from_lark(text)
-        return llguidance.LLMatcher(engine.tokenizer, written, log_level=0, limits=engine.limits)
+                return GuideError(_CANT + _in_a_line(alone.get_error()), field)
+        return GuideError(_CANT + _in_a_line(reason), parts[0][0])
 
     def _start(self) -> _Engine:
         try:
@@ -119,6 +124,7 @@ class Guides:
             ) from error
         tokens = llguidance.TokenizerWrapper(_Tokens(self._vocabulary, self._size, self._eos))
         self._engine = _Engine(
+            llguidance,
             llguidance.LLTokenizer(tokens, eos_token=self._eos or None, slices=[]),
             llguidance.LLParserLimits(
                 max_lexer_states=_MAX_STATES,
@@ -200,7 +206,7 @@ class GuidedAnswer:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise EngineError(
-                f"the answer can't be held to its form: {_first_line(self._matcher.get_error())}",
+                f"the answer can't be held to its form: {_in_a_line(self._matcher.get_error())}",
                 code="schema_too_costly",
             )
 
@@ -220,5 +226,5 @@ class _Tokens:
         return []
 
 
-def _first_line(text: str) -> str:
-    return " ".join(line.strip() for line in text.splitlines()[:4] if line.strip())[:300]
+def _in_a_line(text: str) -> str:
+    return " ".join(text.removesuffix("<non-verbose/>").split())[:300]
