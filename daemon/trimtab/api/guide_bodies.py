@@ -13,11 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from trimtab.api.bodies import refuse
+from trimtab.api.bodies import MAX_DEPTH, refuse
 from trimtab.workers.protocol import Tool
 
 SCHEMA_BYTES_MAX: Final = 64 * 1024
-SCHEMA_DEPTH_MAX: Final = 32
 SCHEMA_NODES_MAX: Final = 4000
 SCHEMA_PROPERTIES_MAX: Final = 500
 MULTIPLE_MAX: Final = 10_000
@@ -43,13 +42,13 @@ class Schemas:
             RequestError: It is too large or too deep; ``param`` names it.
         """
         level: list[Any] = [schema]
-        for _ in range(SCHEMA_DEPTH_MAX * 2):  # a level of a schema is two of JSON
+        for _ in range(MAX_DEPTH):
             for node in level:
                 self._count(param, node)
             level = [part for node in level for part in _parts(node)]
             if not level:
                 return self._written(param, schema)
-        raise refuse(param, f"The schema is nested more than {SCHEMA_DEPTH_MAX} deep.")
+        raise refuse(param, f"The schema is nested more than {MAX_DEPTH} deep.")
 
     def tool(
         self, param: str, name: str, parameters: dict[str, Any] | None, *, strict: bool
