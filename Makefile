@@ -5,13 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 MODEL := smollm2-135m
 SETUP := $(VENV)/.setup
+CLIENTS := .venv-clients
 
-.PHONY: help setup models demo test test-quick test-systemd test-systemd-vm deb lint format clean
+.PHONY: help setup models demo test test-quick test-clients test-systemd test-systemd-vm deb lint format clean
 
 help:
 	@echo "make demo    run trimtab on a real model and squeeze its memory (builds the model once)"
 	@echo "make test    run the tests"
 	@echo "make test-quick  the same without the slow ones"
+	@echo "make test-clients  LangChain and LlamaIndex against the daemon, in an environment of their own"
 	@echo "make lint    run the linters"
 	@echo "make deb     build the package for Debian 12 in dist/"
 	@echo "make test-systemd  install that package under a throw-away systemd and check the service"
@@ -46,6 +48,16 @@ test: setup
 test-quick: setup
 	@$(BIN)/python -m pytest -m 'not slow' $(TEST_ARGS)
 
+test-clients: setup $(CLIENTS)/.setup
+	@$(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
+
+$(CLIENTS)/.setup: pyproject.toml
+	@echo "test-clients: installing LangChain and LlamaIndex in $(CLIENTS) (a minute or two)"
+	@$(BIN)/python -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(CLIENTS)/bin/python -m pip install --quiet --group clients
+	@touch $@
+
 deb: setup
 	@$(BIN)/python tools/build_deb.py
 
@@ -66,4 +78,4 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,11 +7,12 @@ found by comparing text, and their arguments are passed on as they come.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
+from trimtab.domain.held_back import held_back
 from trimtab.domain.tools import SHAPES, ToolFormat
 
 
@@ -130,7 +131,7 @@ class ToolReader:
         if at >= 0:
             self._say(at, found)
             return self._begin(start, self._starts[start], found)
-        keep = _beginning_at_the_end(self._held, self._starts)
+        keep = held_back(self._held, self._starts)
         if self._only_first and keep < len(self._held):
             keep = 0
         self._say(len(self._held) - keep, found)
@@ -205,15 +206,6 @@ class _ObjectScan:
             self._escaped = True
         elif letter == '"':
             self._in_string = False
-
-
-def _beginning_at_the_end(text: str, wanted: Iterable[str]) -> int:
-    """Length of the longest end of ``text`` with which one of the wanted texts begins."""
-    longest = max(map(len, wanted))
-    for length in range(min(len(text), longest - 1), 0, -1):
-        if any(one.startswith(text[-length:]) for one in wanted):
-            return length
-    return 0
 
 
 def _random_id(length: int) -> str:

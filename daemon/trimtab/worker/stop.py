@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trimtab.domain.held_back import held_back
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -31,7 +33,6 @@ class StopScanner:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(dict.fromkeys(stops))
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
 
     def feed(self, text: str) -> Cut:
@@ -43,18 +44,10 @@ class StopScanner:
         if found >= 0:
             self._held = ""
             return Cut(seen[:found], stopped=True)
-        keep = self._beginning_at_the_end(seen)
+        keep = held_back(seen, self._stops)
         self._held = seen[len(seen) - keep :]
         return Cut(seen[: len(seen) - keep], stopped=False)
 
     def rest(self) -> str:
         """What is still held back; it belongs to the answer when that ends for another reason."""
         return self._held
-
-    def _beginning_at_the_end(self, seen: str) -> int:
-        """Length of the longest end of ``seen`` with which a stop string begins."""
-        for length in range(min(len(seen), self._longest - 1), 0, -1):
-            tail = seen[len(seen) - length :]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return length
-        return 0
