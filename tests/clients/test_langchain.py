@@ -6,11 +6,12 @@ import asyncio
 from typing import Literal
 
 import pytest
-from conftest import Door
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, Field
+
+from conftest import Door
 
 STORY = "Tell me a story."
 

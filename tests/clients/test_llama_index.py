@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from conftest import Door
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
+
+from conftest import Door
 
 STORY = "Tell me a story."
 
