@@ -23,7 +23,14 @@ class Order(BaseModel):
     note: str = Field(max_length=12)
 
 
-def weather(city: Literal["Paris", "Oslo"], days: int) -> str:
+class Where(BaseModel):
+    """Arguments of `weather`."""
+
+    city: Literal["Paris", "Oslo"]
+    days: int
+
+
+def weather(city: str, days: int) -> str:
     """The weather of a city."""
     return f"{city}: sunny for {days} days"
 
@@ -71,7 +78,7 @@ def test_an_answer_becomes_a_class(llm: OpenAILike) -> None:
 
 
 def test_a_tool_is_called(llm: OpenAILike) -> None:
-    tool = FunctionTool.from_defaults(weather)
+    tool = FunctionTool.from_defaults(weather, fn_schema=Where)
     answer = llm.chat_with_tools([tool], user_msg=STORY, tool_required=True)
     calls = llm.get_tool_calls_from_response(answer)
 
