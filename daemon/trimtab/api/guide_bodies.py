@@ -19,6 +19,7 @@ from trimtab.workers.protocol import Tool
 SCHEMA_BYTES_MAX: Final = 64 * 1024
 SCHEMA_NODES_MAX: Final = 4000
 SCHEMA_PROPERTIES_MAX: Final = 500
+PATTERN_CHARACTERS_MAX: Final = 1024
 MULTIPLE_MAX: Final = 10_000
 TOOLS_MAX: Final = 128
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
@@ -79,9 +80,14 @@ class Schemas:
         self._properties += len(properties) if isinstance(properties, dict) else 0
         if self._properties > SCHEMA_PROPERTIES_MAX:
             raise refuse(param, f"There are more than {SCHEMA_PROPERTIES_MAX} properties.")
-        multiple = node.get("multipleOf")
+        pattern = node.get("pattern")
+        if isinstance(pattern, str) and len(pattern) > PATTERN_CHARACTERS_MAX:
+            raise refuse(param, f"A 'pattern' has over {PATTERN_CHARACTERS_MAX} characters.")
+        self._count_multiple(param, node.get("multipleOf"))
+
+    def _count_multiple(self, param: str, multiple: Any) -> None:
+        """The engine's automaton for remainders has as many states as their common multiple."""
         if isinstance(multiple, int | float) and multiple > 0 and math.isfinite(multiple):
-            # The engine's automaton for remainders has as many states.
             self._multiple = math.lcm(self._multiple, Fraction(str(multiple)).numerator)
             if self._multiple > MULTIPLE_MAX:
                 raise refuse(

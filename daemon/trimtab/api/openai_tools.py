@@ -12,7 +12,7 @@ from trimtab.api.bodies import plain_json, refuse
 from trimtab.api.guide_bodies import ANY_OBJECT, TOOLS_MAX, Schemas
 from trimtab.workers.protocol import Guide, Tool
 
-CALLS_MOST: Final = 16
+CALLS_MOST: Final = 16  # a model that can't find an end would go on until its context is full
 _FORMAT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

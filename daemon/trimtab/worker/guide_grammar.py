@@ -13,9 +13,6 @@ from trimtab.domain.tools import SHAPES, ToolFormat, ToolShape
 from trimtab.errors import EngineError
 from trimtab.workers.protocol import Guide, Tool
 
-CALLS_MAX: Final = 16
-"""Calls in one answer: a model that can't find an end would go on until its context is full."""
-
 # Where JSON allows any amount of white space, a small model can go on with it for ever: one space,
 # or a line break with an indentation, is what people and models write; and models write calls in
 # one line.
@@ -82,7 +79,7 @@ class _Calls:
     def rules(self) -> list[str]:
         shape = self._shape
         lead = self._lead()
-        most = min(self._guide.calls_most, CALLS_MAX) if shape.between is not None else 1
+        most = self._guide.calls_most if shape.between is not None else 1
         more = f"({self._terms(shape.between or '')} call){{0,{most - 1}}}" if most > 1 else ""
         rules = [f"rest: call {more} {self._terms(shape.last)}", *self._call_rules()]
         if self._guide.calls_least:
