@@ -109,7 +109,7 @@ def plain_json(param: str, value: Any) -> None:
     for _ in range(MAX_DEPTH):
         if any(_is_beyond_64_bits(one) for one in level):
             raise refuse(param, f"A number in {param!r} is beyond 64 bits.")
-        level = [part for one in level for part in _parts(one)]
+        level = [part for one in level for part in parts(one)]
         if not level:
             return
     raise refuse(param, f"{param!r} is nested more than {MAX_DEPTH} deep.")
@@ -119,7 +119,8 @@ def _is_beyond_64_bits(value: Any) -> bool:
     return type(value) is int and not -(2**63) <= value < 2**63
 
 
-def _parts(value: Any) -> list[Any]:
+def parts(value: Any) -> list[Any]:
+    """The values within a JSON object or array; none in anything else."""
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []

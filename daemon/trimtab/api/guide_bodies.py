@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from trimtab.api.bodies import MAX_DEPTH, refuse
+from trimtab.api.bodies import parts, plain_json, refuse
 from trimtab.workers.protocol import Tool
 
 SCHEMA_BYTES_MAX: Final = 64 * 1024
@@ -42,14 +42,13 @@ class Schemas:
         Raises:
             RequestError: It is too large or too deep; ``param`` names it.
         """
+        plain_json(param, schema)
         level: list[Any] = [schema]
-        for _ in range(MAX_DEPTH):
+        while level:
             for node in level:
                 self._count(param, node)
-            level = [part for node in level for part in _parts(node)]
-            if not level:
-                return self._written(param, schema)
-        raise refuse(param, f"The schema is nested more than {MAX_DEPTH} deep.")
+            level = [part for node in level for part in parts(node)]
+        return self._written(param, schema)
 
     def tool(
         self, param: str, name: str, parameters: dict[str, Any] | None, *, strict: bool
@@ -87,7 +86,7 @@ class Schemas:
 
     def _count_multiple(self, param: str, multiple: Any) -> None:
         """The engine's automaton for remainders has as many states as their common multiple."""
-        if isinstance(multiple, int | float) and multiple > 0 and math.isfinite(multiple):
+        if isinstance(multiple, int | float) and multiple > 0:
             self._multiple = math.lcm(self._multiple, Fraction(str(multiple)).numerator)
             if self._multiple > MULTIPLE_MAX:
                 raise refuse(
@@ -102,9 +101,3 @@ class Schemas:
         if self._bytes > SCHEMA_BYTES_MAX:
             raise refuse(param, f"The schema has more than {SCHEMA_BYTES_MAX} bytes.")
         return text.decode()
-
-
-def _parts(node: Any) -> list[Any]:
-    if isinstance(node, dict):
-        return list(node.values())
-    return node if isinstance(node, list) else []
