@@ -189,6 +189,14 @@ def a_model_is_served_and_the_status_line_shows_the_operating_point() -> None:
     assert chat("Hello there.")["trimtab"]["variant"] == point["variant"]
 
 
+def an_answer_can_be_held_to_a_schema() -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3}
+    wanted = {"type": "json_schema", "json_schema": {"name": "three", "schema": schema}}
+    answer = chat("Tell me a story.", max_tokens=60, response_format=wanted)
+
+    assert len(json.loads(answer["choices"][0]["message"]["content"])) == 3
+
+
 def a_member_of_the_group_may_ask_and_others_may_not() -> None:
     command("useradd", "--groups", "trimtab", "member")
     command("useradd", "stranger")
@@ -492,6 +500,7 @@ STEPS: list[Callable[[], None]] = [
     the_hardening_scores_under_two,
     the_sockets_are_for_the_group_and_for_root,
     a_model_is_served_and_the_status_line_shows_the_operating_point,
+    an_answer_can_be_held_to_a_schema,
     a_member_of_the_group_may_ask_and_others_may_not,
     the_command_line_finds_the_daemon_as_root_and_as_a_member,
     the_controller_is_protected_and_the_worker_is_the_victim,
