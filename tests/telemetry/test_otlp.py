@@ -341,3 +341,19 @@ def test_the_daemon_exports_what_it_serves(tmp_path: Path, collector: Collector)
     assert attributes(span)["gen_ai.usage.output_tokens"] == 4
     assert attributes(span)["trimtab.variant"] == answer.json()["trimtab"]["variant"]
     assert collector.last()["trimtab_requests"].sum.data_points[0].as_double == 1
+
+
+def test_without_the_extra_the_daemon_serves_and_says_what_is_missing(tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "opentelemetry"
+    missing.mkdir(parents=True)
+    (missing / "__init__.py").write_text("raise ImportError('there is no opentelemetry')\n")
+    daemon = RealDaemon(tmp_path, OTLP_ENDPOINT="http://127.0.0.1:9")
+    daemon.environ["PYTHONPATH"] = str(missing.parent)
+
+    daemon.start()
+    status, said = daemon.end()
+
+    assert status == 0
+    assert "otlp_not_installed" in said
+    assert "pip install 'trimtab[otel]'" in said
+    assert "Traceback" not in said
