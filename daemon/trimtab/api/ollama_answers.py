@@ -38,6 +38,10 @@ class _OllamaAnswer:
         """The error as the last line."""
         return ENCODE(fault_body(OLLAMA, error)) + b"\n"
 
+    def _line(self, said: bytes) -> bytes:
+        """A line on the way; ``said`` is the field that holds what is new."""
+        return self._before + said + b',"done":false}\n'
+
     def _last(
         self, said: dict[str, Any], ended: Ended, disclosure: Disclosure, times: Times
     ) -> bytes:
@@ -72,18 +76,17 @@ class OllamaChatAnswer(_OllamaAnswer):
     def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
         """A line with new text, and one for calls that are whole."""
         if self._reader is None:
-            return self._line(text)
+            return self._words(text)
         told = sum(call.whole for call in self._calls)
         text = put_together(self._reader.feed(text), self._calls)
         calls = _whole_calls(self._calls[told:])
-        line = self._before + b'"message":' + ENCODE(_message("", calls)) + b',"done":false}\n'
-        return self._line(text) + (line if calls else b"")
+        line = self._line(b'"message":' + ENCODE(_message("", calls))) if calls else b""
+        return self._words(text) + line
 
-    def _line(self, text: str) -> bytes:
+    def _words(self, text: str) -> bytes:
         if not text:
             return b""
-        said = b'"message":{"role":"assistant","content":' + ENCODE(text) + b"}"
-        return self._before + said + b',"done":false}\n'
+        return self._line(b'"message":{"role":"assistant","content":' + ENCODE(text) + b"}")
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The last line."""
@@ -115,7 +118,7 @@ class OllamaGenerateAnswer(_OllamaAnswer):
         """A line with new text."""
         if not text:
             return b""
-        return self._before + b'"response":' + ENCODE(text) + b',"done":false}\n'
+        return self._line(b'"response":' + ENCODE(text))
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The last line."""

@@ -77,24 +77,80 @@ class _Chunks:
         return without + b'"choices":[],"usage":' + ENCODE(usage_body(usage)) + b"}\n\n"
 
 
-class ChatAnswer:
-    """``chat.completion`` and its chunks."""
+class _OpenAIAnswer:
+    """What chat and completion have in common; they differ in where the text stands.
 
-    operation = "chat"
+    Args:
+        heading: Of the answer.
+        prefix: Of its id.
+        whole: What an answer in one is called.
+        chunk: What a chunk of a stream is called.
+    """
+
     content_type = EVENTS
     keep_alive = KEEP_ALIVE
 
+    def __init__(self, heading: Heading, prefix: str, whole: str, chunk: str) -> None:
+        self._heading = replace(heading, id=f"{prefix}-{heading.id}")
+        self._object = whole
+        self._chunks = _Chunks(self._heading, chunk)
+
+    def failing(self, error: TrimtabError) -> bytes:
+        """The error as the one terminal event."""
+        return event(ENCODE(fault_body(OPENAI, error)))
+
+    def _said(self, said: bytes, logprobs: bytes = b"null") -> bytes:
+        """A chunk on the way; ``said`` is the field that holds what is new."""
+        return self._chunks.chunk(_choice(said, logprobs, b"null"))
+
+    def _ended(self, said: bytes, reason: str, ended: Ended, disclosure: Disclosure) -> bytes:
+        """The last chunk, the usage if it was asked for, and the end."""
+        choice = _choice(said, b"null", b'"' + reason.encode() + b'"')
+        return self._chunks.last(choice, disclosure) + self._chunks.usage(ended.usage) + DONE
+
+    def _in_one(
+        self, said: dict[str, Any], reason: str, ended: Ended, disclosure: Disclosure
+    ) -> bytes:
+        """The answer in one; ``said`` holds the text and its log-probabilities."""
+        heading = self._heading
+        return ENCODE(
+            {
+                "id": heading.id,
+                "object": self._object,
+                "created": int(heading.created_s),
+                "model": heading.model,
+                "choices": [{"index": 0, **said, "finish_reason": reason}],
+                "usage": usage_body(ended.usage),
+                "trimtab": disclosure,
+            }
+        )
+
+
+def _choice(said: bytes, logprobs: bytes, reason: bytes) -> bytes:
+    """The only choice of a chunk, from ``"choices"`` on."""
+    return (
+        b'"choices":[{"index":0,'
+        + said
+        + b',"logprobs":'
+        + logprobs
+        + b',"finish_reason":'
+        + reason
+        + b"}]"
+    )
+
+
+class ChatAnswer(_OpenAIAnswer):
+    """``chat.completion`` and its chunks."""
+
+    operation = "chat"
+
     def __init__(self, heading: Heading) -> None:
-        self._heading = replace(heading, id=f"chatcmpl-{heading.id}")
-        self._chunks = _Chunks(self._heading, "chat.completion.chunk")
+        super().__init__(heading, "chatcmpl", "chat.completion", "chat.completion.chunk")
         self._reader = ToolReader(heading.tools) if heading.tools else None
 
     def opening(self) -> bytes:
         """The chunk with the role."""
-        return self._chunks.chunk(
-            b'"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-            b'"logprobs":null,"finish_reason":null}]'
-        )
+        return self._said(b'"delta":{"role":"assistant","content":""}')
 
     def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
         """A chunk with new text; several where calls of tools begin or end in it."""
@@ -107,38 +163,19 @@ class ChatAnswer:
         told = ENCODE({"content": _chat_logprobs(logprobs)}) if logprobs else b"null"
         chunks = b""
         for delta in deltas:
-            chunks += self._delta_chunk(delta, told)
+            chunks += self._said(b'"delta":{' + delta + b"}", told)
             told = b"null"
         return chunks
-
-    def _delta_chunk(self, delta: bytes, logprobs: bytes = b"null") -> bytes:
-        return self._chunks.chunk(
-            b'"choices":[{"index":0,"delta":{'
-            + delta
-            + b'},"logprobs":'
-            + logprobs
-            + b',"finish_reason":null}]'
-        )
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The chunk with the finish reason, the usage if it was asked for, and the end."""
         rest = self._reader.rest() if self._reader else ""
-        before = self._delta_chunk(b'"content":' + ENCODE(rest)) if rest else b""
-        last = self._chunks.last(
-            b'"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"'
-            + self._finish_reason(ended).encode()
-            + b'"}]',
-            disclosure,
-        )
-        return before + last + self._chunks.usage(ended.usage) + DONE
+        before = self._said(b'"delta":{"content":' + ENCODE(rest) + b"}") if rest else b""
+        return before + self._ended(b'"delta":{}', self._finish_reason(ended), ended, disclosure)
 
     def _finish_reason(self, ended: Ended) -> str:
         called = self._reader is not None and self._reader.calls > 0
         return "tool_calls" if called and ended.reason is FinishReason.STOP else ended.reason
-
-    def failing(self, error: TrimtabError) -> bytes:
-        """The error as the one terminal event."""
-        return event(ENCODE(fault_body(OPENAI, error)))
 
     def whole(
         self,
@@ -149,13 +186,11 @@ class ChatAnswer:
         times: Times,
     ) -> bytes:
         """The answer in one."""
-        choice = {
-            "index": 0,
+        said = {
             "message": self._message(text),
             "logprobs": {"content": _chat_logprobs(logprobs)} if logprobs else None,
-            "finish_reason": self._finish_reason(ended),
         }
-        return ENCODE(_whole(self._heading, "chat.completion", choice, ended, disclosure))
+        return self._in_one(said, self._finish_reason(ended), ended, disclosure)
 
     def _message(self, text: str) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
@@ -188,16 +223,13 @@ def _delta(found: Found) -> bytes:
             return b""
 
 
-class CompletionAnswer:
+class CompletionAnswer(_OpenAIAnswer):
     """``text_completion`` and its chunks."""
 
     operation = "text_completion"
-    content_type = EVENTS
-    keep_alive = KEEP_ALIVE
 
     def __init__(self, heading: Heading) -> None:
-        self._heading = replace(heading, id=f"cmpl-{heading.id}")
-        self._chunks = _Chunks(self._heading, "text_completion")
+        super().__init__(heading, "cmpl", "text_completion", "text_completion")
         self._offset = 0
 
     def opening(self) -> bytes:
@@ -210,27 +242,11 @@ class CompletionAnswer:
             return b""
         told = ENCODE(_completion_logprobs(logprobs, self._offset)) if logprobs else b"null"
         self._offset += sum(len(one.token) for one in logprobs)
-        return self._chunks.chunk(
-            b'"choices":[{"index":0,"text":'
-            + ENCODE(text)
-            + b',"logprobs":'
-            + told
-            + b',"finish_reason":null}]'
-        )
+        return self._said(b'"text":' + ENCODE(text), told)
 
     def closing(self, ended: Ended, disclosure: Disclosure, times: Times) -> bytes:
         """The chunk with the finish reason, the usage if it was asked for, and the end."""
-        last = self._chunks.last(
-            b'"choices":[{"index":0,"text":"","logprobs":null,"finish_reason":"'
-            + ended.reason.encode()
-            + b'"}]',
-            disclosure,
-        )
-        return last + self._chunks.usage(ended.usage) + DONE
-
-    def failing(self, error: TrimtabError) -> bytes:
-        """The error as the one terminal event."""
-        return event(ENCODE(fault_body(OPENAI, error)))
+        return self._ended(b'"text":""', ended.reason, ended, disclosure)
 
     def whole(
         self,
@@ -241,27 +257,11 @@ class CompletionAnswer:
         times: Times,
     ) -> bytes:
         """The answer in one."""
-        choice = {
-            "index": 0,
+        said = {
             "text": text,
             "logprobs": _completion_logprobs(logprobs, 0) if logprobs else None,
-            "finish_reason": ended.reason,
         }
-        return ENCODE(_whole(self._heading, "text_completion", choice, ended, disclosure))
-
-
-def _whole(
-    heading: Heading, object_: str, choice: dict[str, Any], ended: Ended, disclosure: Disclosure
-) -> dict[str, Any]:
-    return {
-        "id": heading.id,
-        "object": object_,
-        "created": int(heading.created_s),
-        "model": heading.model,
-        "choices": [choice],
-        "usage": usage_body(ended.usage),
-        "trimtab": disclosure,
-    }
+        return self._in_one(said, ended.reason, ended, disclosure)
 
 
 def _chat_logprobs(logprobs: Sequence[Logprob]) -> list[dict[str, Any]]:
