@@ -187,6 +187,17 @@ def test_a_worker_without_such_answers_never_loads_the_library() -> None:
     assert after
 
 
+def test_a_worker_that_such_streams_will_come_to_is_ready_for_them() -> None:
+    fresh = WorkerProcess()
+    try:
+        fresh.load(decoder="kv", guided=True)
+        ready = "llguidance" in mapped(fresh)
+    finally:
+        fresh.close()
+
+    assert ready
+
+
 def mapped(worker: WorkerProcess) -> str:
     with open(f"/proc/{worker.process.pid}/maps") as maps:
         return maps.read()

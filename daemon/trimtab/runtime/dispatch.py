@@ -241,6 +241,7 @@ class Dispatcher:
             self._settings.decoder,
             model.variant(draft_of(point.speculation) or ""),
             model.rope,
+            self._streams.guided(),
         )
         started_s = self._clock.monotonic_s()
         worker = await self._supervisor.start(launch, self._load_s.get(variant.name))

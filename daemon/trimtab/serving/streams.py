@@ -101,6 +101,10 @@ class Streams:
             if stream.state is StreamState.RUNNING and stream.lease is None
         )
 
+    def guided(self) -> bool:
+        """True if any stream is held to a form."""
+        return any(stream.request.guide is not None for stream in self._streams.values())
+
     def busy(self) -> bool:
         """True if any stream waits for or has a worker."""
         return bool(self._streams)

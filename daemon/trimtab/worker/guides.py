@@ -66,6 +66,13 @@ class Guides:
         self._engine: _Engine | None = None
         self._kept: OrderedDict[Guide, llguidance.LLMatcher] = OrderedDict()
 
+    def prepare(self) -> None:
+        """Get ready now, so that a stream that crosses over doesn't wait for it."""
+        try:
+            self._ready()
+        except EngineError:
+            pass  # the stream will be told
+
     def check(self, guide: Guide) -> None:
         """See that a form can be enforced.
 
@@ -98,7 +105,7 @@ class Guides:
 
     def _compile(self, guide: Guide) -> llguidance.LLMatcher:
         text = grammar(guide, self._special(guide))
-        engine = self._engine or self._start()
+        engine = self._ready()
         matcher = engine.matcher(engine.library.LLMatcher.grammar_from_lark(text))
         if matcher.is_error():
             raise self._explained(engine, guide, matcher.get_error())
@@ -114,6 +121,11 @@ class Guides:
                 return GuideError(_CANT + _in_a_line(alone.get_error()), field)
         return GuideError(_CANT + _in_a_line(reason), parts[0][0])
 
+    def _ready(self) -> _Engine:
+        if self._engine is None:
+            self._engine = self._start()
+        return self._engine
+
     def _start(self) -> _Engine:
         try:
             import llguidance
@@ -123,7 +135,7 @@ class Guides:
                 code="schema_unsupported",
             ) from error
         tokens = llguidance.TokenizerWrapper(_Tokens(self._vocabulary, self._size, self._eos))
-        self._engine = _Engine(
+        return _Engine(
             llguidance,
             llguidance.LLTokenizer(tokens, eos_token=self._eos or None, slices=[]),
             llguidance.LLParserLimits(
@@ -133,7 +145,6 @@ class Guides:
                 verbose_errors=False,
             ),
         )
-        return self._engine
 
     def _special(self, guide: Guide) -> dict[str, int]:
         """Markers of the guide's tool format that are special tokens here."""

@@ -16,6 +16,7 @@ from trimtab.errors import EngineError, LoadError, WorkerError
 from trimtab.worker.channel import Channel
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.guides import Guides
 from trimtab.worker.loop import Loop
 from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import Language
@@ -55,6 +56,9 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     tokenizer = Tokenizer(facts)
     choice = choose_decoder(facts, request)
     _prove(choice.decoder, facts)
+    guides = Guides(tokenizer.vocabulary, facts.vocabulary, facts.eos)
+    if request.guided:
+        guides.prepare()
     gc.collect()
     gc.freeze()
     give_back_free_memory()
@@ -74,7 +78,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
             rereads=choice.decoder.rereads,
         )
     )
-    return Loop(channel, choice.decoder, tokenizer, language, context)
+    return Loop(channel, choice.decoder, tokenizer, language, guides, context)
 
 
 def _first_message(channel: Channel) -> Load:

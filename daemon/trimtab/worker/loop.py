@@ -60,6 +60,7 @@ class Loop:
         decoder: Runs the variant.
         tokenizer: The variant's.
         language: What the variant's tokens mean.
+        guides: Hold answers to forms.
         context: Most tokens that a stream can have.
     """
 
@@ -69,6 +70,7 @@ class Loop:
         decoder: Decoder,
         tokenizer: Tokenizer,
         language: Language,
+        guides: Guides,
         context: int,
     ) -> None:
         self._channel = channel
@@ -76,7 +78,7 @@ class Loop:
         self._tokenizer = tokenizer
         self._language = language
         self._context = context
-        self._guides = Guides(language.vocabulary, language.size, language.eos)
+        self._guides = guides
         self._streams: dict[int, Stream] = {}
         self._turns = Turns(decoder, channel.put, self._over)
         self._windows = Windows(decoder, channel.put, self._over)

@@ -108,6 +108,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
             empty for none.
         draft_indices_graph: The same file name for the draft.
         rope: How positions are turned into the keys; None where that follows no single base.
+        guided: A stream that is held to a form will come: get ready for it, too.
     """
 
     folder: str
@@ -118,6 +119,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     draft: str = ""
     draft_indices_graph: str = ""
     rope: RopeSpec | None = None
+    guided: bool = False
 
 
 class Render(msgspec.Struct, frozen=True, tag="render"):

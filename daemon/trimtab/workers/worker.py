@@ -57,6 +57,7 @@ class Launch:
         decoder: ``auto``, ``generator`` or ``kv``.
         draft: Another variant of the model that drafts for it in the same KV; None for none.
         rope: How the model turns positions into keys; None where that follows no single base.
+        guided: Whether there are streams now that are held to a form.
     """
 
     variant: VariantSpec
@@ -65,6 +66,7 @@ class Launch:
     decoder: str = "auto"
     draft: VariantSpec | None = None
     rope: RopeSpec | None = None
+    guided: bool = False
 
 
 class WorkerListener(Protocol):
@@ -168,6 +170,7 @@ class Worker:
                     draft=draft.folder if draft is not None else "",
                     draft_indices_graph=draft.indices_graph if draft is not None else "",
                     rope=self.launch.rope,
+                    guided=self.launch.guided,
                 )
             )
             async with asyncio.timeout(timeout_s):
