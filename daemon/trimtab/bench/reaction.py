@@ -13,6 +13,8 @@ is a given distance above the limit, and the squeeze begins at no fixed moment o
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +62,7 @@ class Size:
     prompt: int
 
 
-FULL: Final = Size(50, 2048 * MIB, 128 * MIB, 640 * MIB, 2400)
+FULL: Final = Size(50, 1536 * MIB, 128 * MIB, 640 * MIB, 1200)
 QUICK: Final = Size(2, 256 * MIB, 64 * MIB, 128 * MIB, 400)
 
 
@@ -193,7 +195,7 @@ class Reaction:
         await self._come_near(int(away))
         await asyncio.sleep(CALM_S + (number + 1) * GOLDEN**2 % 1.0)
         if held_by(memfds(self._daemon.pid)) < idle_bytes:
-            await self._squeeze.hold(0)
+            await self._let_go()
             return None
         crossing = await self._squeeze.cross(
             Order(
@@ -206,7 +208,7 @@ class Reaction:
             )
         )
         earlyoom_s = await self._earlyoom(crossing, other)
-        await self._squeeze.hold(0)
+        await self._let_go()  # where there is no earlyoom to be waited for
         return self._judged(crossing, earlyoom_s, other)
 
     def _judged(
@@ -228,17 +230,25 @@ class Reaction:
         )
 
     async def _earlyoom(self, crossing: Crossing, other: Earlyoom | None) -> float | None:
-        """When earlyoom reacted; memory stays short until it has, but not for long."""
+        """When earlyoom reacted; memory stays short until it has, but not for long.
+
+        The daemon is held still meanwhile: it has given what it had, and would go on to park.
+        """
         if other is None or crossing.crossed_s is None:
             return None
         until_s = perf_counter() + WAIT_S
-        while perf_counter() < until_s and other.alive:
-            if (reacted_s := other.reacted_s(crossing.crossed_s)) is not None:
-                return reacted_s
-            if _available_bytes() > self.limit_bytes:  # relief has lifted it: push it under again
-                await self._squeeze.hold(self._squeeze.held_bytes + BEYOND_BYTES)
-            await asyncio.sleep(0.001)
-        return None
+        os.kill(self._daemon.pid, signal.SIGSTOP)
+        try:
+            while perf_counter() < until_s and other.alive:
+                if (reacted_s := other.reacted_s(crossing.crossed_s)) is not None:
+                    return reacted_s
+                if _available_bytes() > self.limit_bytes:  # relief has lifted it
+                    await self._squeeze.hold(self._squeeze.held_bytes + BEYOND_BYTES)
+                await asyncio.sleep(0.001)
+            return None
+        finally:
+            await self._let_go()
+            os.kill(self._daemon.pid, signal.SIGCONT)
 
     async def _conversations_end(self) -> int:
         """Have conversations that leave their KV behind; how much that is."""
@@ -252,6 +262,11 @@ class Reaction:
         if not held:
             raise WorkerError("the daemon keeps no KV of conversations that have ended")
         return held
+
+    async def _let_go(self) -> None:
+        """Lift available memory well above the limit; most of the ballast stays, being slow to fill."""
+        short = self.limit_bytes + 2 * self._size.farthest_bytes - _available_bytes()
+        await self._squeeze.hold(max(0, self._squeeze.held_bytes - max(0, short)))
 
     async def _come_near(self, away_bytes: int) -> None:
         """Set the ballast so that available memory is so far above the limit."""

@@ -13,7 +13,6 @@ from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.frame import Inputs, frame
-from trimtab.planner.heat import ladder, restrict
 from trimtab.planner.points import draft_of
 from trimtab.planner.predict import Basis, Facts, Situation, predict_from
 from trimtab.planner.relief import idle_bytes, resting
@@ -157,21 +156,21 @@ def assess(
 def _as_it_is(known: Basis, here: Situation) -> Basis:
     """What is loaded holds what it is seen to hold: staying gives nothing of it back."""
     held = here.held_bytes - known.kv_bytes_per_token * here.kv_tokens
+    if held == known.loaded_bytes and not known.doubt_bytes:
+        return known
     return replace(known, loaded_bytes=held, doubt_bytes=0) if held > 0 else known
 
 
 def _inputs(
     state: State, policy: Policy, bounds: KnobBounds, model: ModelSpec, at_s: float
 ) -> Inputs:
-    steps = ladder(model, bounds, state.threads)
-    left = restrict(state.heat.level, steps, resting(state, at_s))
     return Inputs(
         model=model,
         policy=policy,
         bounds=bounds,
-        threads=left.threads,
-        pace_ratio=left.pace_ratio,
-        too_hot=left.too_hot,
+        threads=state.threads,
+        heat_level=state.heat.level,
+        resting=resting(state, at_s),
         kv_placement=state.point.kv_placement,
         pinned=pinned_knobs(state, at_s),
         quarantine={

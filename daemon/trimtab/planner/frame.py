@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
+from trimtab.planner.heat import ladder, restrict
 from trimtab.planner.points import candidates, draft_of, speed_order
 from trimtab.planner.predict import Basis, Facts, basis
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
@@ -60,9 +61,9 @@ class Inputs:
         model: Its variants.
         policy: In force.
         bounds: The policy's, narrowed by rules in force.
-        threads: Engine threads that may be used.
-        pace_ratio: What heat leaves of the pace.
-        too_hot: Variants that heat rules out.
+        threads: Engine threads that the configuration asks for.
+        heat_level: How far heat has pushed the point down.
+        resting: Means that are left out, since they brought nothing.
         kv_placement: Where idle KV goes now.
         pinned: Knobs that a person fixed.
         quarantine: Variants that are out, and why.
@@ -74,8 +75,8 @@ class Inputs:
     policy: Policy
     bounds: KnobBounds
     threads: int
-    pace_ratio: float
-    too_hot: frozenset[str]
+    heat_level: int
+    resting: frozenset[str]
     kv_placement: KvPlacement
     pinned: Mapping[Knob, str | int | float]
     quarantine: Mapping[str, str]
@@ -99,11 +100,13 @@ def frame(given: Inputs) -> tuple[Line, ...]:
 
 def _made(given: Inputs) -> tuple[Line, ...]:
     model, policy, pinned = given.model, given.policy, given.pinned
+    steps = ladder(model, given.bounds, given.threads)
+    left = restrict(given.heat_level, steps, given.resting)
     points = candidates(
         model,
         given.bounds,
-        wanted_threads=given.threads,
-        pace_ratio=given.pace_ratio,
+        wanted_threads=left.threads,
+        pace_ratio=left.pace_ratio,
         kv_placement=given.kv_placement,
         pinned=pinned,
     )
@@ -115,8 +118,8 @@ def _made(given: Inputs) -> tuple[Line, ...]:
     lines = []
     for (variant, speculation), of_line in by_line.items():
         known = basis(of_line[0], model, given.facts)
-        out = _variant_out(variant or "", known, given)
-        missed = late(known, policy, given.pace_ratio * given.seen.get(variant or "", 1.0))
+        out = _variant_out(variant or "", known, given, left.too_hot)
+        missed = late(known, policy, left.pace_ratio * given.seen.get(variant or "", 1.0))
         order = missed, speed_order(speculation)
         places = tuple(
             Place(
@@ -175,7 +178,7 @@ def late(known: Basis, policy: Policy, speed_ratio: float) -> int:
     return missed + waits
 
 
-def _variant_out(name: str, known: Basis, given: Inputs) -> str:
+def _variant_out(name: str, known: Basis, given: Inputs, too_hot: frozenset[str]) -> str:
     """Why all points of a variant are out whatever the memory, in words; empty if they aren't."""
     if given.model.variant(name) is None:
         return f"the model has no variant {name}"
@@ -188,4 +191,4 @@ def _variant_out(name: str, known: Basis, given: Inputs) -> str:
             f"its quality {known.quality_ratio:.2f} is under the policy's floor "
             f"of {given.policy.floor.quality_ratio:.2f}"
         )
-    return "too hot for it" if name in given.too_hot else ""
+    return "too hot for it" if name in too_hot else ""

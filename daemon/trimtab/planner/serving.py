@@ -59,6 +59,8 @@ def serving_rate(state: State) -> Rate | None:
     for rate in state.rates:
         if rate.variant == state.point.variant:
             pace = state.point.pace_ratio
+            if pace == 1:
+                return rate
             return Rate(rate.variant, rate.prefill_s / pace, rate.decode_s / pace, rate.quality)
     return None
 
