@@ -264,7 +264,7 @@ class Reaction:
         return held
 
     async def _let_go(self) -> None:
-        """Lift available memory well above the limit; most of the ballast stays, being slow to fill."""
+        """Lift available memory well above the limit; most of the slow ballast stays."""
         short = self.limit_bytes + 2 * self._size.farthest_bytes - _available_bytes()
         await self._squeeze.hold(max(0, self._squeeze.held_bytes - max(0, short)))
 
