@@ -205,3 +205,11 @@ def test_what_is_squeezed_leaves_room_for_the_variants_that_are_meant() -> None:
     assert left(0) == ["fp32", "int8", "int4"]
     assert left(ground.second_bytes) == ["int8", "int4"]
     assert left(ground.least_bytes) == ["int4"]
+
+
+def test_decision_is_timed_over_ticks_that_really_move_the_variant() -> None:
+    result = BENCHMARKS["decision"].load()(True)
+
+    assert result["points"] == 512
+    assert result["switches"] >= 4
+    assert 0 < result["p50_ms"] <= result["p99_ms"]

@@ -135,11 +135,13 @@ def assess(
     others = state.fill_bytes_s * horizon_s
     judged: list[Assessed] = []
     draft = draft_of(state.point.speculation)
+    # Right after a change, what was last seen to be held is the worker's before.
+    seen = state.snapshot is not None and state.snapshot.at_s > state.changed_s
     for line in frame(_inputs(state, policy, bounds, model, at_s)):
         known = line.basis
         if line.variant == state.point.variant:
             margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
-            if line.draft == draft:
+            if seen and line.draft == draft:
                 known = _as_it_is(known, here)
         else:
             margin = others + known.doubt_bytes
