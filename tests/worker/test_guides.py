@@ -8,6 +8,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from worker_peer import TINY
 
 from trimtab.domain.tools import SHAPES, ToolFormat
@@ -79,6 +81,45 @@ def test_an_answer_follows_its_schema(guides: Guides, vocabulary: Vocabulary, se
 
     jsonschema.validate(found, ORDER)
     assert list(found) == list(ORDER["properties"])
+
+
+TEXTS = st.sampled_from(["a", "b // c", "# x", 'é"q\\', "\n", "{", "%json", "<|im_end|>", "日本"])
+LEAVES = st.one_of(
+    st.builds(lambda n: {"type": "string", "maxLength": n}, st.integers(0, 12)),
+    st.builds(lambda n: {"type": "integer", "minimum": n, "maximum": n + 50}, st.integers(-60, 60)),
+    st.builds(lambda values: {"enum": values}, st.lists(TEXTS | st.none(), min_size=1, max_size=3)),
+    st.builds(lambda value: {"const": value}, TEXTS | st.booleans() | st.integers(-9, 9)),
+    st.just({"type": ["null", "boolean"]}),
+    st.just({"type": "string", "pattern": "^[a-c]{1,4}-\\d$"}),
+    st.just({"type": "string", "format": "date"}),
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda items: {"type": "array", "items": items, "maxItems": 3}, inner),
+        st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner),
+        st.dictionaries(TEXTS, inner, max_size=3).map(
+            lambda properties: {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties)[:2],
+                "additionalProperties": False,
+            }
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=SCHEMAS, seed=st.integers(0, 99))
+def test_whatever_the_schema_says_holds(
+    guides: Guides, vocabulary: Vocabulary, schema: Any, seed: int
+) -> None:
+    answer = guides.follow(Guide(schema=json.dumps(schema)))
+    tokens = walk(answer, seed, most=3000)
+    assume(answer.complete or EOS in tokens)
+
+    jsonschema.validate(json.loads(text_of(vocabulary, tokens)), schema)
 
 
 @pytest.mark.parametrize("tool_format", ToolFormat)
