@@ -12,7 +12,7 @@ from trimtab.cli.sparkline import sparkline
 from trimtab.cli.top_lines import LABEL, labelled, wrapped
 from trimtab.cli.top_scene import Gauge, Level, PointRow, Scene
 from trimtab.domain.decisions import Decision, Direction
-from trimtab.domain.knobs import SPECULATION_OFF, KvPlacement, OperatingPoint
+from trimtab.domain.knobs import PLACEMENT_WORDS, SPECULATION_OFF, KvPlacement, OperatingPoint
 from trimtab.serving.control import StatusView, WorkerView
 from trimtab.telemetry.explain import decision_of, explain, headline
 from trimtab.telemetry.words import (
@@ -276,7 +276,8 @@ def _point(one: PointRow, here: PointRow | None, name: int) -> Text:
 def _extras(point: OperatingPoint) -> str:
     """Knobs that have no column, where they aren't at rest."""
     parts = [f"speculation {point.speculation}"] if point.speculation != SPECULATION_OFF else []
-    parts += ["idle KV on disk"] if point.kv_placement is KvPlacement.DISK else []
+    if point.kv_placement is not KvPlacement.MEMORY:
+        parts.append(PLACEMENT_WORDS[point.kv_placement])
     parts += [f"pace {point.pace_ratio:.0%}"] if point.pace_ratio < 1 else []
     return "".join(f", {part}" for part in parts)
 
@@ -295,7 +296,7 @@ def _apart(one: PointRow, here: PointRow) -> str:
     if one.point.speculation != here.point.speculation:
         parts.append(f"speculation {one.point.speculation}")
     if one.point.kv_placement != here.point.kv_placement:
-        parts.append(f"idle KV: {one.point.kv_placement}")
+        parts.append(PLACEMENT_WORDS[one.point.kv_placement])
     if one.point.pace_ratio != here.point.pace_ratio:
         parts.append(f"pace {one.point.pace_ratio:.0%}")
     if one.point.threads != here.point.threads:

@@ -57,7 +57,7 @@ class SetPace:
 
 @dataclass(frozen=True, slots=True)
 class PlaceIdleKv:
-    """Move idle conversations' KV to where the point says."""
+    """Move conversations' KV to where the point says; running ones' only with ``disk_all``."""
 
     id: int
     placement: KvPlacement

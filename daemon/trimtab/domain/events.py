@@ -31,6 +31,8 @@ class Demand:
         kv_tokens: Tokens whose KV lies within the serving worker, and goes with it.
         idle_bytes: KV of conversations that have ended, kept for their next turn.
         worker_bytes: Anonymous memory of the serving worker; None if there is none.
+        running_bytes: KV of running conversations in memory, in segments of ours.
+        filed_bytes: KV of running conversations on disk.
     """
 
     running: int = 0
@@ -39,6 +41,8 @@ class Demand:
     kv_tokens: int = 0
     idle_bytes: int = 0
     worker_bytes: int | None = None
+    running_bytes: int = 0
+    filed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

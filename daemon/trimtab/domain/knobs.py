@@ -26,11 +26,18 @@ class Cost(StrEnum):
 
 
 class KvPlacement(StrEnum):
-    """Where the KV cache of idle conversations lives."""
+    """Where KV caches live."""
 
     MEMORY = "memory"
-    DISK = "disk"
+    DISK = "disk"  # those of idle conversations
+    DISK_ALL = "disk_all"  # those of running ones too: the last rung
 
+
+PLACEMENT_WORDS: Final[dict[KvPlacement, str]] = {
+    KvPlacement.MEMORY: "KV in memory",
+    KvPlacement.DISK: "idle KV on disk",
+    KvPlacement.DISK_ALL: "all KV on disk",
+}
 
 COSTS: Final[dict[Knob, Cost]] = {
     Knob.PACE: Cost.INSTANT,
@@ -53,7 +60,7 @@ class OperatingPoint:
         context: Tokens that a conversation may hold, prompt and answer together.
         threads: Engine threads, fixed while a worker lives.
         speculation: ``off``, ``ngram`` or ``draft:VARIANT``.
-        kv_placement: Where idle conversations' KV goes.
+        kv_placement: Where KV goes.
         pace_ratio: Share of time that the engine may run, 0.1 to 1.
     """
 
@@ -99,7 +106,7 @@ class OperatingPoint:
         if self.speculation != SPECULATION_OFF:
             parts.append(f"speculation {self.speculation}")
         if self.kv_placement is not KvPlacement.MEMORY:
-            parts.append(f"KV on {self.kv_placement}")
+            parts.append(PLACEMENT_WORDS[self.kv_placement])
         if self.pace_ratio < 1:
             parts.append(f"pace {self.pace_ratio:.0%}")
         return ", ".join(parts)

@@ -7,11 +7,12 @@ from typing import Final
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
+from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.foresight import trend_bytes_s
+from trimtab.planner.placement import last_rung, place_kv
 from trimtab.planner.plan import Move, carry_out
 from trimtab.planner.relief import distrusted, idle_bytes
 from trimtab.planner.standing import waits_for
@@ -123,7 +124,7 @@ def _from_point(
             return move
     if state.paused or current is None:
         return _nothing_better(state)
-    if (move := _place_idle_kv(state, policy, current, at_s)) is not None:
+    if (move := place_kv(state, policy, current, at_s)) is not None:
         return move
     target = choose.best(value.preferred(state, judged), Fit.ROOMY)
     pays = target is not None and target.point.variant == state.queue.home != state.point.variant
@@ -151,31 +152,6 @@ def _relief(state: State, policy: Policy) -> Move | None:
     return Move(state.point, None, trigger, Direction.RELIEF, wanted)
 
 
-def _place_idle_kv(state: State, policy: Policy, current: Assessed, at_s: float) -> Move | None:
-    """Idle conversations go to disk while memory is short of the leave threshold.
-
-    A cheap knob: it is turned before memory is so short that they would be dropped.
-    """
-    limit, point = policy.memory, state.point
-    available = state.snapshot.value("memory.available") if state.snapshot is not None else None
-    if limit is None or available is None:
-        return None
-    text = f"{mib(available)} of memory are available, {{}} {mib(limit.leave_bytes)}"
-    on_disk = point.kv_placement is KvPlacement.DISK
-    if not on_disk and available < limit.leave_bytes and idle_bytes(state):
-        wanted, direction, side = KvPlacement.DISK, Direction.DOWN, "under"
-    elif on_disk and available >= limit.leave_bytes + current.predicted.reserved_bytes:
-        if at_s - state.changed_s < policy.stability.dwell_s:
-            return None
-        wanted, direction, side = KvPlacement.MEMORY, Direction.UP, "well over"
-    else:
-        return None
-    if wanted not in combine(state.rules.verdicts, policy.knobs).knobs.kv_placement:
-        return None
-    trigger = Trigger("memory.available", available, limit.leave_bytes, text=text.format(side))
-    return Move(replace(point, kv_placement=wanted), None, trigger, direction)
-
-
 def _must_move(
     state: State,
     policy: Policy,
@@ -189,6 +165,8 @@ def _must_move(
     target = _way_out(state, judged, current, model, at_s)
     trigger = _why(state, policy, current, at_s, cause)
     if target is None:
+        if (rung := last_rung(state, policy, judged, trigger)) is not None:
+            return rung
         text = f"{trigger.text}; no variant fits"
         return Move(PARKED, None, replace(trigger, text=text), Direction.PARK)
     if target.point == state.point:

@@ -64,7 +64,7 @@ class Inputs:
         threads: Engine threads that the configuration asks for.
         heat_level: How far heat has pushed the point down.
         resting: Means that are left out, since they brought nothing.
-        kv_placement: Where idle KV goes now.
+        kv_placement: Where KV goes now.
         pinned: Knobs that a person fixed.
         quarantine: Variants that are out, and why.
         facts: What was measured on this device.

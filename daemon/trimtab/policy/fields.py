@@ -60,7 +60,7 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$")]
 VariantName = Annotated[str, Field(min_length=1, max_length=100)]
 Speculation = Annotated[str, Field(pattern=r"^(off|ngram|draft:.{1,100})$")]
-Placement = Literal["memory", "disk"]
+Placement = Literal["memory", "disk", "disk_all"]
 CornerName = Literal["latency", "memory", "accuracy"]
 
 

@@ -135,7 +135,7 @@ class AllowSpeculation(Part):
 
 
 class AllowPlacement(Part):
-    """Which placements of idle KV remain."""
+    """Which placements of KV remain."""
 
     allow: list[Placement] = Field(min_length=1, description="Only these.")
 

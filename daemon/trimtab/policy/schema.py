@@ -146,7 +146,10 @@ class Knobs(Part):
         description="Ways of drafting allowed: off, ngram, draft:VARIANT.",
     )
     kv_placement: list[Placement] = Field(
-        ["memory"], min_length=1, description="Where the KV cache of idle conversations may live."
+        ["memory"],
+        min_length=1,
+        description="Where KV caches may live: memory; disk, for idle conversations; disk_all, "
+        "for running ones too (slow: the last rung before parking).",
     )
     threads: ThreadsKnob = written({}, description="The engine threads' bounds.")
     pace: PaceKnob = written({}, description="The pace's bounds.")

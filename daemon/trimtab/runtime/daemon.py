@@ -97,7 +97,7 @@ class Options:
         tick_s: Time between two full looks at the sensors.
         proc_root: Where processes are seen.
         first_decision: Number of the next decision record.
-        kv_disk: Where idle KV may go; None: nowhere.
+        kv_disk: Where KV may go; None: nowhere.
         resident: Anonymous bytes of a loaded worker, by variant, if a profile has them.
         load_s: Load times, by variant, likewise.
         working: What a worker holds beyond `resident` once it serves, likewise.
@@ -189,6 +189,7 @@ class Daemon:
         )
         self.controller.on_event = self._ticks.wake
         self._offloading: asyncio.Task[None] | None = None
+        self._kv_not_moved = ""
         self._loop_task: asyncio.Task[None] | None = None
         self._reports.configure(policy.admission.priorities)
         self.streams.configure(policy)
@@ -253,14 +254,16 @@ class Daemon:
         held = None
         if worker is not None and worker.pid is not None:
             held = anonymous_bytes(worker.pid, self._options.proc_root)
-        count = self.streams.count
+        count, ledger = self.streams.count, self.pool.ledger()
         return Demand(
             running=count(StreamState.RUNNING),
             waiting=count(StreamState.WAITING) + self.gateway.rendering,
             held=count(StreamState.HELD),
             kv_tokens=self.streams.tokens_held(),
-            idle_bytes=self.pool.idle_bytes(),
+            idle_bytes=ledger.idle,
             worker_bytes=held,
+            running_bytes=ledger.leased,
+            filed_bytes=ledger.filed,
         )
 
     def look(self) -> None:
@@ -321,11 +324,27 @@ class Daemon:
         return not at_work and calm(self.controller.state, self.controller.policy)
 
     def _offload(self) -> None:
-        """Conversations that end while idle KV belongs on disk follow the others there."""
-        on_disk = self.dispatcher.point.kv_placement is KvPlacement.DISK
+        """Conversations that end, or begin, while KV belongs on disk follow the others there."""
+        dispatcher = self.dispatcher
+        placement, running = dispatcher.point.kv_placement, dispatcher.running_kv
+        due = (
+            bool(running.on_disk)
+            or (placement is KvPlacement.DISK_ALL and bool(running.in_memory))
+            or (placement is not KvPlacement.MEMORY and self.pool.to_offload() is not None)
+        )
         idle = self._offloading is None or self._offloading.done()
-        if on_disk and idle and self.pool.to_offload() is not None:
-            self._offloading = spawn(self.dispatcher.offload_idle(), "offload", self.report)
+        if due and idle and not dispatcher.loading:
+            self._offloading = spawn(self._follow_placement(), "offload", self.report)
+
+    async def _follow_placement(self) -> None:
+        reason = ""
+        try:
+            await self.dispatcher.follow_placement()
+        except ServingError as error:
+            reason = error.message
+        if reason and reason != self._kv_not_moved:
+            self._log.warning("kv_not_moved", reason=reason)
+        self._kv_not_moved = reason
 
     def _say_why_not(self) -> None:
         """What a request is told that waits for a variant in vain."""

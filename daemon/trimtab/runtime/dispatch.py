@@ -27,11 +27,12 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasured
 from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import LoadError, TrimtabError
+from trimtab.errors import LoadError, ServingError, TrimtabError
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.serving.pool import Pool
+from trimtab.serving.running_kv import RunningKv
 from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Pace, Speculate
 from trimtab.workers.supervisor import Supervisor
@@ -57,7 +58,7 @@ class Dispatcher:
     Args:
         supervisor: Starts and ends workers.
         streams: Hands streams over.
-        pool: Gives idle KV back.
+        pool: Gives idle KV back, and has the disk.
         clock: Measures how long actions take.
         post: Takes outcomes; called in the event loop.
         available: Reads the memory that is available now, in bytes; None if it can't be known.
@@ -92,6 +93,7 @@ class Dispatcher:
         self._model: ModelSpec | None = None
         self._load_s: dict[str, float] = {}
         self.point: OperatingPoint = PARKED
+        self.running_kv = RunningKv(streams, pool, clock)
 
     @property
     def loading(self) -> bool:
@@ -184,7 +186,7 @@ class Dispatcher:
             case SetSpeculation(speculation=speculation):
                 self._set_speculation(speculation)
             case PlaceIdleKv(placement=placement):
-                await self._place_idle_kv(placement)
+                await self._place_kv(placement)
 
     def _set_context(self, tokens: int) -> None:
         self._context_changed(tokens)
@@ -203,13 +205,27 @@ class Dispatcher:
             _speculate(worker, speculation)
         self.point = replace(self.point, speculation=speculation)
 
-    async def _place_idle_kv(self, placement: KvPlacement) -> None:
+    async def _place_kv(self, placement: KvPlacement) -> None:
         self.point = replace(self.point, kv_placement=placement)
-        if placement is KvPlacement.DISK:
-            await self.offload_idle()
+        if placement is not KvPlacement.DISK_ALL and (reason := await self.running_kv.to_memory()):
+            raise ServingError(reason, code="kv_not_moved")
+        await self.follow_placement()
 
-    async def offload_idle(self) -> None:
-        """Move idle conversations to disk, the oldest first, as far as quota and budget go."""
+    async def follow_placement(self) -> None:
+        """Bring KV to disk that belongs there: idle conversations', the oldest first, then others'.
+
+        Raises:
+            ServingError: Running conversations' can't go there: the disk is full, or the quota or
+                the daily budget is used up.
+        """
+        if self.point.kv_placement is not KvPlacement.MEMORY:
+            await self._offload_idle()
+        await self.running_kv.write_back()
+        all_on_disk = self.point.kv_placement is KvPlacement.DISK_ALL
+        if all_on_disk and (reason := await self.running_kv.to_disk()):
+            raise ServingError(reason, code="kv_not_moved")
+
+    async def _offload_idle(self) -> None:
         while (idle := self._pool.to_offload()) is not None:
             if await self._pool.offload(idle, self._clock.monotonic_s()):
                 return

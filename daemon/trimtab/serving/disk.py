@@ -1,7 +1,8 @@
 """KV on disk: idle conversations leave memory without being forgotten.
 
 A stored conversation is an unnamed file (O_TMPFILE) in a private directory on a real disk: it is
-gone with the daemon, whatever happens, and nobody can open it by name. Space is taken before
+gone with the daemon, whatever happens, and nobody can open it by name. A running conversation's
+segment can be such a file too, which its worker maps. Space is taken before
 anything is written, so that a full disk is an error and not a SIGBUS; writing is sequential, then
 synced and dropped from the page cache, since MemAvailable doesn't see our own dirty pages. Each
 stored conversation carries a checksum: what doesn't match is dropped and costs a prefill. A daily
@@ -14,10 +15,12 @@ import os
 import tempfile
 import zlib
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.segments import Segment
 
@@ -47,6 +50,68 @@ class Stored:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+class FileSegment(Segment):
+    """A segment that is an unnamed file: its pages are memory only as long as nobody needs it.
+
+    Made by `KvDisk.new_segment`. Space for all tokens that may come has been taken on the disk:
+    a write into a mapping of a full disk would end the worker.
+
+    Args:
+        shape: Of the model's KV cache.
+        capacity: Positions that there are addresses for.
+        tokens: Positions that there is space for.
+        descriptor: Ours from now on.
+        closed: Told once that its space is given back.
+    """
+
+    on_disk = True
+
+    def __init__(
+        self,
+        shape: KvShape,
+        capacity: int,
+        tokens: int,
+        descriptor: int,
+        closed: Callable[[int], None],
+    ) -> None:
+        self.shape = shape
+        self.capacity = capacity
+        self.size_bytes = shape.segment_bytes(capacity)
+        self._tokens = tokens
+        self._descriptor = descriptor
+        self._open = True
+        self._closed = closed
+
+    @property
+    def most_tokens(self) -> int:
+        """Positions that may be written."""
+        return self._tokens
+
+    def committed_bytes(self) -> int:
+        """Memory that nobody else could have: none."""
+        return 0
+
+    def write_back(self) -> None:
+        """Write what has changed, and let go of what nobody maps. Blocking.
+
+        A disk that fails here leaves the pages in memory: nothing is lost.
+        """
+        descriptor = os.dup(self._descriptor)
+        try:
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Give the space back as soon as no worker maps it any more."""
+        if self._open:
+            super().close()
+            self._closed(self._tokens * self.shape.token_bytes)
 
 
 class KvDisk:
@@ -99,6 +164,31 @@ class KvDisk:
         """Count a write before it is made."""
         self._written.append((at_s, size_bytes))
         self.stored_bytes += size_bytes
+
+    def unclaim(self, size_bytes: int) -> None:
+        """What was claimed takes no space, or none any more."""
+        self.stored_bytes -= size_bytes
+
+    def new_segment(self, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
+        """An empty segment with space for so many tokens, which have been claimed. Blocking.
+
+        Raises:
+            ServingError: The disk is full or fails; nothing is left behind.
+        """
+        descriptor = -1
+        try:
+            descriptor = self._new_file()
+            os.ftruncate(descriptor, shape.segment_bytes(capacity))
+            for span in shape.rows(0, min(tokens, capacity), capacity):
+                os.posix_fallocate(descriptor, span.offset, span.length)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise ServingError(
+                f"{self._folder}: there is no room for a running conversation: {error.strerror}",
+                code="kv_disk_failed",
+            ) from error
+        return FileSegment(shape, capacity, tokens, descriptor, self.unclaim)
 
     def give_up(self, stored: Stored) -> None:
         """Close a stored conversation and give its space back."""

@@ -71,13 +71,28 @@ class Pool:
             )
         return lease
 
+    def second(self, lease: Lease, tokens: int) -> Lease:
+        """Another segment for the same conversation, in memory.
+
+        Raises:
+            ServingError: The budget or the machine has no room.
+        """
+        segment = lease.segment
+        return self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
+
+    def lend(self, segment: Segment, fingerprint: str, user: int | None) -> Lease:
+        """A claim on a segment on disk: all that it has space for, and nothing of the budget."""
+        lease = Lease(segment, fingerprint, user, granted=segment.most_tokens)
+        self._leases.append(lease)
+        return lease
+
     def grant(self, lease: Lease, tokens: int) -> bool:
         """Reserve room for at least so many tokens; idle segments make way.
 
         Returns:
             False if the budget has no room; the grant is what it was.
         """
-        wanted = min(_stepped(tokens), lease.segment.capacity)
+        wanted = min(_stepped(tokens), lease.segment.most_tokens)
         if wanted <= lease.granted:
             return True
         more = kv_bytes(lease, wanted) - kv_bytes(lease, lease.granted)
@@ -93,8 +108,11 @@ class Pool:
         lease.segment.close()
 
     def retire(self, lease: Lease, tokens: Sequence[int], at_s: float, view: View = WHOLE) -> None:
-        """The stream has ended: keep what is valid for the conversation's next turn."""
-        if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
+        """The stream has ended: keep what is valid for the conversation's next turn.
+
+        On disk it isn't kept: it would have to be written once more.
+        """
+        if lease.segment.on_disk or lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
         self._leases.remove(lease)
@@ -221,7 +239,9 @@ class Pool:
         disk.claim(size_bytes, at_s)
         idle.busy = True
         try:
-            idle.stored = await undisturbed(disk.write, lease.segment, lease.valid)
+            idle.stored = await undisturbed(
+                disk.write, lease.segment, lease.valid, undo=disk.give_up
+            )
         except ServingError as error:
             disk.stored_bytes -= size_bytes
             return error.message
@@ -272,6 +292,11 @@ class Pool:
         """What is held now, measured."""
         return Ledger(
             leased=sum(lease.segment.committed_bytes() for lease in self._leases),
+            filed=sum(
+                lease.valid * lease.segment.shape.token_bytes
+                for lease in self._leases
+                if lease.segment.on_disk
+            ),
             idle=self.idle_bytes(),
             idle_count=len(self._idle),
             stored=self.disk.stored_bytes if self.disk is not None else 0,
@@ -327,16 +352,21 @@ class Pool:
         return committed
 
 
-async def undisturbed(work: Callable[..., T], *args: Any) -> T:
+async def undisturbed(
+    work: Callable[..., T], *args: Any, undo: Callable[[T], None] | None = None
+) -> T:
     """Run blocking work in a thread; a cancellation waits for it, since threads can't be stopped.
 
-    Descriptors that the thread uses are never closed under it.
+    Descriptors that the thread uses are never closed under it. What it made and nobody waits for
+    any more is undone.
     """
     running = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         await asyncio.wait([running])
+        if undo is not None and running.exception() is None:
+            undo(running.result())
         raise
 
 

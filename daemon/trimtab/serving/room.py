@@ -96,7 +96,7 @@ class Room:
             if target is None:
                 worker.send(Move(stream=stream.id, dropped=view.dropped))
             else:
-                self._order(stream, worker, target, view)
+                self.order(stream, worker, target, view)
         except WorkerError:
             pass  # its loss is about to be reported
 
@@ -129,18 +129,19 @@ class Room:
     def _second(self, stream: Stream, view: View) -> Lease | None:
         """Another segment for the stream; None if there is no room for one."""
         lease = stream.lease
-        if lease is None:
+        if lease is None or lease.segment.on_disk:  # on disk since there is no memory
             return None
-        segment = lease.segment
-        tokens = view.cached(len(stream.tokens)) + 1
         try:
-            return self._pool.open(
-                segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens
-            )
+            return self._pool.second(lease, view.cached(len(stream.tokens)) + 1)
         except ServingError:
             return None
 
-    def _order(self, stream: Stream, worker: Worker, target: Lease, view: View) -> None:
+    def order(self, stream: Stream, worker: Worker, target: Lease, view: View) -> None:
+        """Have a stream's KV moved into another segment, as far as it is in that view.
+
+        Raises:
+            WorkerError: The worker is gone; the target is given back with its streams.
+        """
         stream.moving = target
         order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
         worker.send(order, [target.segment.descriptor])

@@ -38,7 +38,12 @@ class Segment:
 
     Raises:
         ServingError: The kernel gives no memory or no descriptor.
+
+    Attributes:
+        on_disk: Whether it is a file, whose pages the kernel can take.
     """
+
+    on_disk = False
 
     def __init__(self, shape: KvShape, tokens: int) -> None:
         self.shape = shape
@@ -88,6 +93,11 @@ class Segment:
         adopted._descriptor = descriptor
         adopted._open = True
         return adopted
+
+    @property
+    def most_tokens(self) -> int:
+        """Positions that may be written."""
+        return self.capacity
 
     @property
     def descriptor(self) -> int:

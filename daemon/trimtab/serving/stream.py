@@ -196,6 +196,11 @@ class Stream:
         return self.view.cached(len(self.prompt) + len(self.generated))
 
     @property
+    def most_positions(self) -> int:
+        """What it can ever take there, as it is seen now."""
+        return min(self.context, self.view.cached(len(self.prompt) + self.max_tokens))
+
+    @property
     def reason(self) -> FinishReason | None:
         """Why it came to its end; None if it hasn't, or failed."""
         return self._end.reason if isinstance(self._end, Ended) else None

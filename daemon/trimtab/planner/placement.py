@@ -1,0 +1,78 @@
+"""Where KV goes: idle conversations' early, since that is cheap; running ones' as the last rung."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from trimtab.domain.decisions import Direction, Trigger
+from trimtab.domain.knobs import KvPlacement
+from trimtab.planner.assess import Assessed, mib
+from trimtab.planner.plan import Move
+from trimtab.planner.relief import idle_bytes
+from trimtab.planner.state import State
+from trimtab.policy.combine import combine
+from trimtab.policy.compiled import Policy
+
+MEMORY: Final = "memory.available"
+
+
+def place_kv(state: State, policy: Policy, current: Assessed, at_s: float) -> Move | None:
+    """Idle conversations go to disk while memory is short of the leave threshold, and come back.
+
+    A cheap knob: it is turned before memory is so short that they would be dropped. Running ones
+    come back first, once there is room for what they hold as well.
+    """
+    limit, point = policy.memory, state.point
+    available = state.snapshot.value(MEMORY) if state.snapshot is not None else None
+    if limit is None or available is None:
+        return None
+    text = f"{mib(available)} of memory are available, {{}} {mib(limit.leave_bytes)}"
+    in_memory = point.kv_placement is KvPlacement.MEMORY
+    roomy = limit.leave_bytes + current.predicted.reserved_bytes + state.demand.filed_bytes
+    if in_memory and available < limit.leave_bytes and idle_bytes(state):
+        wanted, direction, side = KvPlacement.DISK, Direction.DOWN, "under"
+    elif not in_memory and available >= roomy:
+        if at_s - state.changed_s < policy.stability.dwell_s:
+            return None
+        wanted, direction, side = _back(state, policy), Direction.UP, "well over"
+    else:
+        return None
+    if wanted not in _allowed(state, policy) or wanted is point.kv_placement:
+        return None
+    trigger = Trigger(MEMORY, available, limit.leave_bytes, text=text.format(side))
+    return Move(replace(point, kv_placement=wanted), None, trigger, direction)
+
+
+def last_rung(
+    state: State, policy: Policy, judged: Iterable[Assessed], trigger: Trigger
+) -> Move | None:
+    """Before everything is parked: running conversations' KV goes to disk.
+
+    Only if some point would fit then: it is taken next, unless it is the one in force.
+    """
+    limit, held_bytes = policy.memory, state.demand.running_bytes
+    if limit is None or not held_bytes or state.point.kv_placement is KvPlacement.DISK_ALL:
+        return None
+    left = (one.predicted.available_bytes for one in judged if not one.reason)
+    helps = any(free is not None and free + held_bytes >= limit.headroom_bytes for free in left)
+    if not helps or KvPlacement.DISK_ALL not in _allowed(state, policy):
+        return None
+    text = (
+        f"{trigger.text}; no variant fits, and running conversations hold {mib(held_bytes)} of it"
+    )
+    target = replace(state.point, kv_placement=KvPlacement.DISK_ALL)
+    return Move(target, None, replace(trigger, text=text), Direction.DOWN)
+
+
+def _back(state: State, policy: Policy) -> KvPlacement:
+    """One rung at a time, where the policy has it."""
+    running = state.point.kv_placement is KvPlacement.DISK_ALL
+    if running and KvPlacement.DISK in _allowed(state, policy):
+        return KvPlacement.DISK
+    return KvPlacement.MEMORY
+
+
+def _allowed(state: State, policy: Policy) -> tuple[KvPlacement, ...]:
+    return combine(state.rules.verdicts, policy.knobs).knobs.kv_placement

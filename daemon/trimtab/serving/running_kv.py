@@ -1,0 +1,155 @@
+"""Where the KV of running conversations lives: in memory, or as the last rung on disk.
+
+On disk the segment is a file that the worker maps. It runs as fast as before while its pages are
+in the page cache, and the kernel may take them whenever memory is needed, since they are written
+back: that is what makes memory available. What is read again from the disk then is slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trimtab.domain.clock import Clock
+from trimtab.errors import ServingError, WorkerError
+from trimtab.serving.claims import Lease
+from trimtab.serving.disk import FileSegment, KvDisk
+from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.stream import Stream, StreamState
+from trimtab.serving.streams import Streams
+
+MOVE_DEADLINE_S: Final = 10.0
+POLL_S: Final = 0.005
+WRITE_BACK_TOKENS: Final = 64
+"""New tokens that may wait in memory: they aren't available to anybody until they are written."""
+
+
+class RunningKv:
+    """Moves running conversations to disk and back, each at a token boundary.
+
+    Args:
+        streams: Who runs.
+        pool: Where segments come from, and the disk.
+        clock: For deadlines and the daily write budget.
+    """
+
+    def __init__(self, streams: Streams, pool: Pool, clock: Clock) -> None:
+        self._streams = streams
+        self._pool = pool
+        self._clock = clock
+        self._written: dict[FileSegment, int] = {}
+
+    @property
+    def in_memory(self) -> list[Stream]:
+        """Running conversations whose KV is in memory and could be moved."""
+        return self._running(lambda lease: not lease.segment.on_disk)
+
+    @property
+    def on_disk(self) -> list[Stream]:
+        """Running conversations whose KV is on disk."""
+        return self._running(lambda lease: lease.segment.on_disk)
+
+    async def to_disk(self) -> str:
+        """Move all that are in memory to disk.
+
+        Returns:
+            Why not all could be, in words; empty if all were.
+        """
+        disk = self._pool.disk
+        if disk is None:
+            return "there is no disk for it"
+        for stream in self.in_memory:
+            if reason := await self._one_to_disk(stream, disk):
+                return reason
+        return ""
+
+    async def to_memory(self) -> str:
+        """Move all that are on disk back to memory.
+
+        Returns:
+            Why not all could be, in words; empty if all were.
+        """
+        for stream in self.on_disk:
+            lease = stream.lease
+            if lease is None:
+                continue
+            try:
+                target = self._pool.second(lease, stream.positions + 1)
+            except ServingError as error:
+                return error.message
+            if reason := await self._move(stream, target):
+                return reason
+        return ""
+
+    async def write_back(self) -> None:
+        """Write what has been added on disk since the last time, as far as it is worth a write."""
+        filed = {
+            lease.segment: lease.valid
+            for stream in self.on_disk
+            if (lease := stream.lease) is not None and isinstance(lease.segment, FileSegment)
+        }
+        self._written = {one: self._written.get(one, 0) for one in filed}
+        for segment, valid in filed.items():
+            if valid - self._written[segment] >= WRITE_BACK_TOKENS:
+                self._written[segment] = valid
+                await undisturbed(segment.write_back)
+
+    def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
+        worker = self._streams.active
+        if worker is None:
+            return []
+        return [
+            stream
+            for stream in self._streams.on(worker)
+            if stream.lease is not None and not stream.detaching and wanted(stream.lease)
+        ]
+
+    async def _one_to_disk(self, stream: Stream, disk: KvDisk) -> str:
+        lease = stream.lease
+        if lease is None:
+            return ""
+        tokens, memory = stream.most_positions, lease.segment
+        size_bytes = tokens * memory.shape.token_bytes
+        now = self._clock.monotonic_s()
+        if reason := disk.room_for(size_bytes, now):
+            return reason
+        disk.claim(size_bytes, now)
+        try:
+            segment = await undisturbed(
+                disk.new_segment, memory.shape, memory.capacity, tokens, undo=FileSegment.close
+            )
+        except ServingError as error:
+            disk.unclaim(size_bytes)
+            return error.message
+        target = self._pool.lend(segment, lease.fingerprint, lease.user)
+        reason = await self._move(stream, target)
+        if stream.lease is target:
+            self._written[segment] = target.valid
+            await undisturbed(segment.write_back)
+        return reason
+
+    async def _move(self, stream: Stream, target: Lease) -> str:
+        """Have the worker move a stream; one that ended or went elsewhere meanwhile is no fault."""
+        worker = stream.worker
+        if not _can_move(stream) or worker is None:
+            self._pool.drop(target)
+            return ""
+        try:
+            self._streams.room.order(stream, worker, target, stream.view)
+        except WorkerError:
+            return ""  # its loss is about to be reported, and the target is given back then
+        deadline_s = self._clock.monotonic_s() + MOVE_DEADLINE_S
+        while stream.moving is target:
+            if self._clock.monotonic_s() > deadline_s:
+                return f"the worker didn't move a conversation within {MOVE_DEADLINE_S:.0f} s"
+            await self._clock.sleep(POLL_S)
+        return ""
+
+
+def _can_move(stream: Stream) -> bool:
+    return (
+        stream.state is StreamState.RUNNING
+        and stream.lease is not None
+        and stream.moving is None
+        and not stream.detaching
+    )

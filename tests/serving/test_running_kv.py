@@ -1,0 +1,222 @@
+"""Running conversations on disk: daemon, workers, engine and files are real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rig import MIB, Rig, running
+from test_continuity import TALK
+
+from policies_for_tests import policy
+from trimtab.domain.actions import PlaceIdleKv
+from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.kv import KvShape
+from trimtab.domain.models import ModelSpec
+from trimtab.errors import ServingError
+from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.serving.disk import KvDisk
+from trimtab.serving.stream import Stream
+
+SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
+TOKENS = 1200
+
+
+def placing(quota_bytes: int = 64 * MIB, *, slow: bool = False) -> Policy:
+    knobs = replace(policy().knobs, kv_placement=tuple(KvPlacement))
+    if slow:  # else the tiny model's answer is over before another worker has loaded
+        knobs = replace(knobs, pace_min_ratio=0.1, pace_max_ratio=0.1)
+    return policy(
+        knobs=knobs,
+        handover=Handover(Carry.KV, Carry.KV, 60.0),
+        kv=KvPolicy(None, quota_bytes, 64 * MIB, Share.USER),
+    )
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> KvDisk:
+    return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """The disk is full: no file of this process can grow beyond that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def place(rig: Rig, placement: KvPlacement) -> None:
+    """Have the daemon move KV as the planner would."""
+    rig.daemon.dispatcher.execute([PlaceIdleKv(10**6, placement)])
+    await rig.daemon.dispatcher.finished()
+
+
+async def ask(rig: Rig, **changes: object) -> Stream:
+    stream = await rig.ask(**({"text": TALK, "max_tokens": TOKENS} | changes))
+    assert isinstance(stream, Stream)
+    return stream
+
+
+def on_disk(stream: Stream) -> bool:
+    return stream.lease is not None and stream.lease.segment.on_disk
+
+
+async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        expected = await rig.read(await ask(rig))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=100)
+        await place(rig, KvPlacement.DISK_ALL)
+        away = on_disk(stream), rig.daemon.pool.ledger(), disk.stored_bytes
+        await rig.read(stream, answer, 400)
+        await place(rig, KvPlacement.MEMORY)
+        home = on_disk(stream), disk.stored_bytes
+        await rig.read(stream, answer)
+
+        assert away[0]
+        assert away[1].leased == 0
+        assert away[1].filed > 0
+        assert away[2] == stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        assert home == (False, 0)
+        assert answer.tokens == expected.tokens
+        assert rig.daemon.dispatcher.point.kv_placement is KvPlacement.MEMORY
+
+
+async def test_conversations_that_begin_meanwhile_follow(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        await place(rig, KvPlacement.DISK_ALL)
+        stream = await ask(rig)
+        await rig.until(lambda: on_disk(stream))
+        answer = await rig.read(stream)
+
+        assert len(answer.tokens) == TOKENS
+        assert disk.stored_bytes == 0
+
+
+async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        expected = await rig.read(await ask(rig))
+        stream = await ask(rig, text=TALK)
+        answer = await rig.read(stream, tokens=100)
+        await place(rig, KvPlacement.DISK_ALL)
+        await rig.read(stream, answer, 300)
+        rig.kill_worker()
+        await rig.read(stream, answer)
+
+        assert stream.disclosure.resumed == 1
+        assert answer.tokens == expected.tokens
+
+
+async def test_a_conversation_on_disk_is_handed_over(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        rig.pin("int8")
+        await rig.serves("int8")
+        still = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert still
+        assert stream.disclosure.variants == ("fp32", "int8")
+        assert len(answer.tokens) == TOKENS
+
+
+async def test_a_window_is_shifted_on_disk_without_a_second_segment(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    rules = placing()
+    knobs = replace(rules.knobs, context_min=256, context_max=256, window=Window(True, 4))
+    async with running(tiny, replace(rules, knobs=knobs), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        await place(rig, KvPlacement.DISK_ALL)
+        size = disk.stored_bytes
+        await rig.read(stream, answer)
+
+        assert size == 256 * tiny.variants[0].kv_bytes_per_token
+        assert len(answer.tokens) == TOKENS
+        assert stream.disclosure.shifts >= 5
+
+
+async def test_a_full_disk_is_told_and_the_conversation_goes_on_in_memory(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        with files_of_at_most(16 * 1024):
+            await place(rig, KvPlacement.DISK_ALL)
+            await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+        reasons = [line["reason"] for event, line in rig.log.lines if event == "kv_not_moved"]
+        stayed = not on_disk(stream), disk.stored_bytes
+        await rig.read(stream, answer)
+
+        assert len(reasons) == 1
+        assert "no room for a running conversation" in reasons[0]
+        assert stayed == (True, 0)
+        assert len(answer.tokens) == TOKENS
+
+
+async def test_the_quota_holds_for_running_conversations_too(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(quota_bytes=100_000), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        reason = await rig.daemon.dispatcher.running_kv.to_disk()
+        await rig.read(stream, answer)
+
+        assert reason == "the disk quota is used up"
+        assert len(answer.tokens) == TOKENS
+
+
+def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: KvDisk) -> None:
+    segment = disk.new_segment(SHAPE, 4096, 1000)
+    blocks = os.fstat(segment.descriptor).st_blocks * 512
+    segment.close()
+
+    assert blocks >= 1000 * SHAPE.token_bytes
+    assert segment.committed_bytes() == 0
+
+
+def test_a_disk_that_is_full_leaves_nothing_behind(disk: KvDisk) -> None:
+    before = open_files()
+    with files_of_at_most(SHAPE.segment_bytes(4096) // 2), pytest.raises(ServingError) as told:
+        disk.new_segment(SHAPE, 4096, 4096)
+
+    assert told.value.code == "kv_disk_failed"
+    assert open_files() == before
+
+
+async def test_a_move_that_nobody_waits_for_any_more_gives_its_space_back(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
+        await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.gather(moving, return_exceptions=True)
+        await rig.read(stream, answer)
+
+        assert len(answer.tokens) == TOKENS
+        assert disk.stored_bytes == 0
