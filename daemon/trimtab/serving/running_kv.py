@@ -7,7 +7,7 @@ back: that is what makes memory available. What is read again from the disk then
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from trimtab.domain.clock import Clock
@@ -58,10 +58,14 @@ class RunningKv:
         disk = self._pool.disk
         if disk is None:
             return "there is no disk for it"
-        for stream in self.in_memory:
-            if reason := await self._one_to_disk(stream, disk):
-                return reason
-        return ""
+        targets, reason = await self._files_for(self.in_memory, disk)
+        slow = await self._move(targets)
+        for stream, target in targets:
+            segment = target.segment
+            if stream.lease is target and isinstance(segment, FileSegment):
+                self._written[segment] = target.valid
+                await undisturbed(segment.write_back)
+        return reason or slow
 
     async def to_memory(self) -> str:
         """Move all that are on disk back to memory.
@@ -69,17 +73,16 @@ class RunningKv:
         Returns:
             Why not all could be, in words; empty if all were.
         """
+        targets, reason = [], ""
         for stream in self.on_disk:
             lease = stream.lease
-            if lease is None:
-                continue
             try:
-                target = self._pool.second(lease, stream.positions + 1)
+                if lease is not None:
+                    targets.append((stream, self._pool.second(lease, stream.positions + 1)))
             except ServingError as error:
-                return error.message
-            if reason := await self._move(stream, target):
-                return reason
-        return ""
+                reason = error.message
+                break
+        return await self._move(targets) or reason
 
     async def write_back(self) -> None:
         """Write what has been added on disk since the last time, as far as it is worth a write."""
@@ -104,44 +107,67 @@ class RunningKv:
             if stream.lease is not None and not stream.detaching and wanted(stream.lease)
         ]
 
-    async def _one_to_disk(self, stream: Stream, disk: KvDisk) -> str:
+    async def _files_for(
+        self, streams: Sequence[Stream], disk: KvDisk
+    ) -> tuple[list[tuple[Stream, Lease]], str]:
+        """A segment on disk for each, and why there is none for the next one."""
+        targets: list[tuple[Stream, Lease]] = []
+        try:
+            for stream in streams:
+                target = await self._file_for(stream, disk)
+                targets.append((stream, target))
+        except ServingError as error:
+            return targets, error.message
+        except BaseException:
+            for _, target in targets:
+                self._pool.drop(target)
+            raise
+        return targets, ""
+
+    async def _file_for(self, stream: Stream, disk: KvDisk) -> Lease:
+        """Space on disk for all that the stream may come to hold.
+
+        Raises:
+            ServingError: The disk, the quota or the daily budget has none.
+        """
         lease = stream.lease
-        if lease is None:
-            return ""
+        assert lease is not None
         tokens, memory = stream.most_positions, lease.segment
         size_bytes = tokens * memory.shape.token_bytes
         now = self._clock.monotonic_s()
         if reason := disk.room_for(size_bytes, now):
-            return reason
+            raise ServingError(reason, code="kv_disk_failed")
         disk.claim(size_bytes, now)
         try:
             segment = await undisturbed(
                 disk.new_segment, memory.shape, memory.capacity, tokens, undo=FileSegment.close
             )
-        except ServingError as error:
+        except ServingError:
             disk.unclaim(size_bytes)
-            return error.message
-        target = self._pool.lend(segment, lease.fingerprint, lease.user)
-        reason = await self._move(stream, target)
-        if stream.lease is target:
-            self._written[segment] = target.valid
-            await undisturbed(segment.write_back)
-        return reason
+            raise
+        return self._pool.lend(segment, lease.fingerprint, lease.user)
 
-    async def _move(self, stream: Stream, target: Lease) -> str:
-        """Have the worker move a stream; one that ended or went elsewhere meanwhile is no fault."""
-        worker = stream.worker
-        if not _can_move(stream) or worker is None:
-            self._pool.drop(target)
-            return ""
-        try:
-            self._streams.room.order(stream, worker, target, stream.view)
-        except WorkerError:
-            return ""  # its loss is about to be reported, and the target is given back then
+    async def _move(self, targets: Sequence[tuple[Stream, Lease]]) -> str:
+        """Have the worker move streams, all at once.
+
+        One that has ended or gone elsewhere meanwhile is no fault.
+
+        Returns:
+            What is wrong with the worker, in words; empty if nothing is.
+        """
+        for stream, target in targets:
+            worker = stream.worker
+            if not _can_move(stream) or worker is None:
+                self._pool.drop(target)
+                continue
+            try:
+                self._streams.room.order(stream, worker, target, stream.view)
+            except WorkerError:
+                pass  # its loss is about to be reported, and the target is given back then
         deadline_s = self._clock.monotonic_s() + MOVE_DEADLINE_S
-        while stream.moving is target:
+        while any(stream.moving is target for stream, target in targets):
             if self._clock.monotonic_s() > deadline_s:
-                return f"the worker didn't move a conversation within {MOVE_DEADLINE_S:.0f} s"
+                return f"the worker didn't move conversations within {MOVE_DEADLINE_S:.0f} s"
             await self._clock.sleep(POLL_S)
         return ""
 

@@ -17,7 +17,8 @@ from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.stream import Journey, Stream
 from trimtab.workers.protocol import FromWorker, Full, Move, Moved
 
-_MOST_S: Final = 0.05
+_SHARED_S: Final = 0.05
+_ALONE_S: Final = 0.5
 
 
 class Windows:
@@ -51,8 +52,10 @@ class Windows:
 
     def run(self, streams: Iterable[Stream]) -> None:
         """Move a little, and ask for those that can't go on."""
-        end_s = perf_counter() + _MOST_S
-        for stream in list(streams):
+        streams = list(streams)
+        others = any(stream.journey is None and not stream.paused for stream in streams)
+        end_s = perf_counter() + (_SHARED_S if others else _ALONE_S)
+        for stream in streams:
             while stream.journey is not None and perf_counter() < end_s:
                 if stream.journey.move.advance():
                     self._arrive(stream, stream.journey)
