@@ -70,7 +70,7 @@ def test_how_long_a_condition_held_is_told() -> None:
         (replace(INT8, threads=2), "the threads from 1 to 2"),
         (
             replace(INT8, kv_placement=KvPlacement.DISK),
-            "the place of idle conversations from memory to disk",
+            "the place of KV from memory to disk",
         ),
         (replace(INT4, context=2048), "from int8, 4096 tokens to int4, 2048 tokens"),
     ],

@@ -18,7 +18,7 @@ from trimtab.telemetry.words import amount, clock_time, seconds, size, speed_wor
 _KNOB_WORDS: Final[dict[Knob, str]] = {
     Knob.PACE: "the pace",
     Knob.SPECULATION: "speculation",
-    Knob.KV_PLACEMENT: "the place of idle conversations",
+    Knob.KV_PLACEMENT: "the place of KV",
     Knob.CONTEXT: "the context",
     Knob.THREADS: "the threads",
     Knob.VARIANT: "the variant",
