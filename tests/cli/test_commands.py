@@ -16,6 +16,7 @@ from cli_gateway import ServedGateway, Told, run_command
 from api_fakes import a_record, replace_policy
 from trimtab.cli.chat import status_line
 from trimtab.errors import RequestError
+from trimtab.serving.control import WindowView
 
 Run = Callable[..., Told]
 
@@ -51,6 +52,21 @@ def test_status_tells_a_stale_policy_and_a_parked_model(
     assert "stale" in told.out
     assert "balanced.yaml:3: bad" in told.out
     assert (told.code, checked.code) == (0, 4)
+
+
+def test_status_tells_what_is_forgotten_past_the_context(
+    trimtab: Run, gateway: ServedGateway
+) -> None:
+    refusing = trimtab("status").out
+    (worker,) = gateway.control.now.workers
+    again = msgspec.structs.replace(worker, rereads="its KV cache is quantized (int8)")
+    change(gateway, window=WindowView(True, None, 3, 1200), workers=[again])
+    told = " ".join(trimtab("status").out.split())
+
+    assert "window" not in refusing
+    assert "past the context the oldest is forgotten, but for the system prompt" in told
+    assert "3 shifts, 1200 tokens so far" in told
+    assert "what stays is read again, since its KV cache is quantized (int8)" in told
 
 
 def test_status_as_json_is_one_object(trimtab: Run) -> None:

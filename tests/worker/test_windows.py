@@ -25,12 +25,14 @@ from trimtab.worker.variant import read_variant
 from trimtab.workers.protocol import (
     Cancel,
     Detach,
+    Detached,
     Failed,
     Finished,
     FromWorker,
     Full,
     Move,
     Moved,
+    Pace,
     Progress,
     Start,
     Tokens,
@@ -40,6 +42,7 @@ NewWorker = Callable[[], WorkerProcess]
 ROPE = RopeSpec(10000.0, 16)
 KV = KvShape(layers=2, kv_heads=2, position_bytes=64)
 CONTEXT = 128
+FRESH = View(4)
 PROMPT = [(7 * n) % 500 + 4 for n in range(60)]
 
 
@@ -93,10 +96,12 @@ def open_files(worker: WorkerProcess) -> int:
 class Controller:
     """Answers a worker whose window is full as the controller does, with a segment or without."""
 
-    def __init__(self, worker: WorkerProcess, segment: Callable[[], int] | None) -> None:
+    def __init__(
+        self, worker: WorkerProcess, segment: Callable[[], int] | None, view: View = FRESH
+    ) -> None:
         self.worker = worker
         self.segment = segment
-        self.view = View(4)
+        self.view = view
         self.orders: list[Move] = []
 
     def __call__(self, full: Full) -> None:
@@ -302,25 +307,32 @@ def test_a_shifted_stream_goes_on_elsewhere_from_its_segment_or_from_its_tokens(
         return made[-1]
 
     controller = Controller(worker, make)
+    worker.send(Pace(ratio=0.1))  # else it is over before it hears that it should stop
     worker.send(request(segment=True, granted=CONTEXT), [segments()])
     said = follow(worker, controller, stop_at=100)
     worker.send(Detach(stream=1))
-    said += worker.until_silent()
+    while not isinstance(said[-1], Detached):
+        said.append(worker.next())
+        if isinstance(said[-1], Full):
+            controller(said[-1])
     heard = [token for m in said if isinstance(m, Tokens) for token in m.tokens]
-    dropped = controller.view.dropped
-    valid = len(PROMPT) + len(heard) - dropped - 1
-    carried = request(
-        generated=heard, segment=True, valid=valid, granted=CONTEXT, dropped=dropped, max_tokens=105
-    )
-    worker.send(carried, [made[-1]])
-    by_kv = Answer(worker.end_of(1)[1])
-    replayed = request(generated=heard, dropped=dropped, max_tokens=105)
-    by_tokens = worker.run(replayed)
+    there = [message.dropped for message in said if isinstance(message, Moved)]
+    valid = len(PROMPT) + len(heard) - there[-1] - 1
+    wanted: dict[str, Any] = {"generated": heard, "max_tokens": len(heard) + 5}
+    wanted["dropped"] = there[-1]
+    carried = request(**wanted, segment=True, valid=valid, granted=CONTEXT)
+    worker.send(carried, [made[len(there) - 1]])
+    by_kv = Answer(follow(worker, controller))
+    worker.send(request(**wanted))
+    by_tokens = Answer(follow(worker, Controller(worker, None, View(4, there[-1]))))
+    first_of_each = [
+        next(m for m in one.said if isinstance(m, Progress)) for one in (by_kv, by_tokens)
+    ]
 
-    assert dropped > 0
-    assert len(by_kv.tokens) == len(by_tokens.tokens) == 105 - len(heard)
-    assert [m.done for m in by_kv.said if isinstance(m, Progress)] == [valid + 1]
-    assert [m.total for m in by_tokens.said if isinstance(m, Progress)][-1] == valid + 1
+    assert there[-1] > 0
+    assert len(by_kv.tokens) == len(by_tokens.tokens) == 5
+    assert first_of_each[0].done == valid + 1
+    assert first_of_each[1].done < first_of_each[1].total == valid + 1
 
 
 def test_a_stream_that_leaves_in_the_middle_of_a_move_leaves_nothing_behind(

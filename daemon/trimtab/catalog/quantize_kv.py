@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import onnxruntime_genai as og
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -27,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trimtab.catalog.graph import GraphFacts, read_graph
 from trimtab.catalog.indices import INDICES_GRAPH
 from trimtab.catalog.manifest import Rope
+from trimtab.catalog.own_session import OwnSession
 from trimtab.errors import BuildError
 
 OPERATOR: Final = "GroupQueryAttention"
@@ -109,36 +109,22 @@ def _caches(
 ) -> Iterator[tuple[int, NDArray[np.float32], NDArray[np.float32]]]:
     """Layer, keys and values (heads, positions, head size), window by window of the text."""
     ids = np.asarray(og.Tokenizer(str(source)).encode(text), np.int64)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(source / facts.graph), options)
     window = min(_WINDOW, facts.context_length)
-    shape = (1, facts.kv.heads, window, facts.kv.head_size)
-    names = [entry.name for entry in session.get_inputs() if entry.name.startswith("past_")]
-    buffers = {name: np.zeros(shape, np.float32) for name in names}
+    kv = [facts.kv.layers, facts.kv.heads, facts.kv.head_size]
+    request = {"folder": str(source), "threads": threads, "kv": kv, "kv_dtype": facts.kv_dtype}
+    session = OwnSession(request, facts.graph, window)
     for start in range(0, len(ids), window):
         part = ids[start : start + window]
+        session.length = 0
         for at in range(0, len(part), _PIECE):
-            _run(session, part[at : at + _PIECE], at, buffers)
+            session.read(part[at : at + _PIECE])
         for layer in range(facts.kv.layers):
-            key, value = (f"past_key_values.{layer}.{side}" for side in ("key", "value"))
-            yield layer, buffers[key][0, :, : len(part)], buffers[value][0, :, : len(part)]
+            key, value = (
+                session.buffers[f"past_key_values.{layer}.{side}"][0, :, : len(part)]
+                for side in ("key", "value")
+            )
+            yield layer, key, value
         print(f"{start + len(part)} of {len(ids)} tokens measured", flush=True)  # noqa: T201
-
-
-def _run(
-    session: Any, piece: NDArray[np.int64], done: int, buffers: dict[str, NDArray[np.float32]]
-) -> None:
-    binding = session.io_binding()
-    binding.bind_cpu_input("input_ids", piece[None])
-    binding.bind_cpu_input("attention_mask", np.ones((1, done + len(piece)), np.int64))
-    for name, buffer in buffers.items():
-        place = ("cpu", 0, np.float32, list(buffer.shape), buffer.ctypes.data)
-        binding.bind_input(name, *place)
-        binding.bind_output(name.replace("past_key_values", "present"), *place)
-    binding.bind_output("logits", "cpu")
-    session.run_with_iobinding(binding)
 
 
 def _edit(graph: Any, keys: NDArray[np.float32], values: NDArray[np.float32], source: Path) -> None:
