@@ -51,6 +51,9 @@ def consider(
         admission: How many may run, and how long a request may wait for its turn.
     """
     queue = _with_late_marked(queue, fastest, at_s)
+    if len(queue.jobs) == 1 and not queue.jobs[0].late:  # alone and in time: nothing to plan
+        schedule = Schedule((queue.jobs[0].request,))
+        return Considered(_looked_at(queue, at_s, 0.0, queue.slice_until_s), schedule)
     live = [job for job in queue.jobs if not job.late]
     if len(live) > MOST_JOBS:
         live = sorted(live, key=_due)[:MOST_JOBS]
@@ -153,7 +156,12 @@ def _ordered(
             order.remove(head.request)
             order.insert(0, head.request)
             look = head.produced + max(1, int(SLICE_S / rate.decode_s))
-    queue = Queue(
+    queue = _looked_at(queue, at_s, owed_s, until_s)
+    return Considered(queue, Schedule(tuple(order), shed, look, together))
+
+
+def _looked_at(queue: Queue, at_s: float, owed_s: float, until_s: float) -> Queue:
+    return Queue(
         queue.jobs,
         queue.lengths,
         queue.speeds,
@@ -166,7 +174,6 @@ def _ordered(
         at_s,
         until_s,
     )
-    return Considered(queue, Schedule(tuple(order), shed, look, together))
 
 
 def _behind(job: Job) -> tuple[bool, bool, float]:
