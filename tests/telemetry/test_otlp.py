@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.resources import Resource
 
 from real_daemon import RealDaemon
 from trimtab.config.schema import OtlpConfig
 from trimtab.telemetry.metrics import Metrics, RequestFigures
-from trimtab.telemetry.otlp import LAST_SEND_S, OtlpExport, begin
-from trimtab.telemetry.otlp_spans import MOST_SPANS, RequestSpans
+from trimtab.telemetry.otlp import LAST_SEND_S, MOST_REQUESTS, OtlpExport, begin
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 FIGURES = RequestFigures(
@@ -285,15 +284,17 @@ async def test_a_collector_that_says_nothing_holds_up_neither_serving_nor_the_en
     assert closed_s < LAST_SEND_S + 1
 
 
-def test_spans_that_wait_are_bounded_and_the_newest_are_kept() -> None:
-    spans = RequestSpans(Resource.create(), "trimtab", "1")
-    for number in range(MOST_SPANS + 10):
-        spans.request_ended(FIGURES, 1_764_000_000.0 + number)
+async def test_requests_that_wait_are_bounded_and_the_newest_are_told(
+    collector: Collector,
+) -> None:
+    metrics = Metrics(process=False)
+    export = begin(OtlpConfig(endpoint=collector.endpoint), metrics, QuickClock(), Log())
+    for number in range(MOST_REQUESTS + 10):
+        metrics.request_ended(replace(FIGURES, completion_tokens=number))
+    await export.close()
 
-    taken = spans.take()
-    assert len(taken) == MOST_SPANS
-    assert taken[-1].end_time == (1_764_000_000 + MOST_SPANS + 9) * 1_000_000_000
-    assert spans.take() == []
+    told = [attributes(span)["gen_ai.usage.output_tokens"] for span in collector.spans()]
+    assert told == list(range(10, MOST_REQUESTS + 10))
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,26 @@
 """Metrics and a span for each request, sent to an OpenTelemetry collector (OTLP over HTTP).
 
 Imported only where a collector is configured. What the collector does never reaches serving: a
-thread of its own sends, and while it is at it or the collector is away, nothing waits. Metrics are
-cumulative, so a lost export loses nothing; spans that wait are bounded.
+thread of its own makes what is sent and sends it, and while it is at it or the collector is away,
+nothing waits: a request only leaves its figures in a queue with a bound.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.sdk.metrics.export import MetricExportResult
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client.metrics_core import Metric
 
 from trimtab import __version__
 from trimtab.config.schema import OtlpConfig
@@ -30,16 +31,26 @@ from trimtab.telemetry.otlp_spans import RequestSpans
 
 SEND_S: Final = 5.0
 LAST_SEND_S: Final = 2.0
-_SCOPE: Final = "trimtab"
 _NANOSECONDS: Final = 1_000_000_000
+
+
+MOST_REQUESTS: Final = 1024
+"""Requests that wait to be told; older ones are let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What goes out at once."""
+    """What goes out at once.
 
-    metrics: MetricsData
-    spans: list[ReadableSpan]
+    Attributes:
+        families: All metrics.
+        at_s: When they were so, in seconds since the epoch.
+        requests: Those that have ended since the last batch, each with when.
+    """
+
+    families: list[Metric]
+    at_s: float
+    requests: list[tuple[RequestFigures, float]]
 
 
 class Exporter(Protocol):
@@ -54,10 +65,17 @@ class OtlpExporter:
 
     Args:
         endpoint: Its base URL.
+        begun_s: Since when metrics count, in seconds since the epoch.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, begun_s: float) -> None:
         base = endpoint.rstrip("/")
+        self._begun_ns = round(begun_s * _NANOSECONDS)
+        self._resource = Resource.create(
+            {"service.name": "trimtab", "service.version": __version__}
+        )
+        self._scope = InstrumentationScope("trimtab", __version__)
+        self._made = RequestSpans(self._resource, self._scope)
         self._last_words = _LastWords()
         self._metrics = OTLPMetricExporter(f"{base}/v1/metrics", timeout=SEND_S)
         self._spans = OTLPSpanExporter(f"{base}/v1/traces", timeout=SEND_S)
@@ -65,9 +83,12 @@ class OtlpExporter:
     def send(self, batch: Batch) -> str:
         """Send it; the SDK tries again by itself within `SEND_S`."""
         self._last_words.text = ""
-        sent = self._metrics.export(batch.metrics) is MetricExportResult.SUCCESS
-        if sent and batch.spans:
-            sent = self._spans.export(batch.spans) is SpanExportResult.SUCCESS
+        time = (self._begun_ns, round(batch.at_s * _NANOSECONDS))
+        told = metrics_data(batch.families, self._resource, self._scope, time)
+        sent = self._metrics.export(told) is MetricExportResult.SUCCESS
+        spans = self._made.spans(batch.requests)
+        if sent and spans:
+            sent = self._spans.export(spans) is SpanExportResult.SUCCESS
         return "" if sent else self._last_words.text or "the collector doesn't take it"
 
 
@@ -122,11 +143,7 @@ class OtlpExport:
         self._metrics = metrics
         self._clock = clock
         self._log = log
-        self._begun_ns = round(clock.wall_s() * _NANOSECONDS)
-        self._resource = Resource.create(
-            {"service.name": "trimtab", "service.version": __version__}
-        )
-        self._spans = RequestSpans(self._resource, _SCOPE, __version__)
+        self._requests: deque[tuple[RequestFigures, float]] = deque(maxlen=MOST_REQUESTS)
         self._failing = False
         self._under_way = 0
         self._sending = _Sending(exporter)
@@ -153,16 +170,13 @@ class OtlpExport:
         self._look_back()
 
     def _request_ended(self, figures: RequestFigures) -> None:
-        self._spans.request_ended(figures, self._clock.wall_s())
+        self._requests.append((figures, self._clock.wall_s()))
 
     def _offer(self) -> None:
         """Hand a batch to the thread."""
-        now_ns = round(self._clock.wall_s() * _NANOSECONDS)
-        scope = InstrumentationScope(_SCOPE, __version__)
-        told = metrics_data(
-            self._metrics.collect(), self._resource, scope, (self._begun_ns, now_ns)
-        )
-        self._sending.batches.put(Batch(told, self._spans.take()))
+        families, requests = list(self._metrics.collect()), list(self._requests)
+        self._requests.clear()
+        self._sending.batches.put(Batch(families, self._clock.wall_s(), requests))
         self._under_way += 1
 
     def _look_back(self) -> None:
@@ -181,4 +195,5 @@ class OtlpExport:
 
 def begin(config: OtlpConfig, metrics: Metrics, clock: Clock, log: Any) -> OtlpExport:
     """An export to the configured collector."""
-    return OtlpExport(config, OtlpExporter(config.endpoint or ""), metrics, clock, log)
+    exporter = OtlpExporter(config.endpoint or "", clock.wall_s())
+    return OtlpExport(config, exporter, metrics, clock, log)

@@ -5,44 +5,50 @@ Names are those of OpenTelemetry's conventions for generative AI where there are
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from trimtab.telemetry.metrics import RequestFigures
 from trimtab.telemetry.otlp_metrics import PROVIDER
 
-MOST_SPANS: Final = 1024
-"""Spans that wait for the next export; older ones are let go."""
-
 
 class RequestSpans(SpanProcessor):
-    """Makes spans, and keeps them until somebody takes them.
+    """Makes spans; the SDK gives them back one by one as they end.
 
     Args:
         resource: Whose they are.
         scope: What makes them.
-        version: Of what makes them.
     """
 
-    def __init__(self, resource: Resource, scope: str, version: str) -> None:
+    def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(self)
-        self._tracer = provider.get_tracer(scope, version)
+        self._tracer = provider.get_tracer(scope.name, scope.version)
         self._parents = TraceContextTextMapPropagator()
-        self._ended: deque[ReadableSpan] = deque(maxlen=MOST_SPANS)
+        self._ended: list[ReadableSpan] = []
 
-    def request_ended(self, figures: RequestFigures, wall_s: float) -> None:
-        """Make the span of a request that ends now.
+    def spans(self, requests: Iterable[tuple[RequestFigures, float]]) -> list[ReadableSpan]:
+        """The spans of requests.
 
         Args:
-            figures: What is known of it.
-            wall_s: Now, in seconds since the epoch.
+            requests: What is known of each, and when it ended in seconds since the epoch.
         """
+        for figures, ended_s in requests:
+            self._make(figures, ended_s)
+        made, self._ended = self._ended, []
+        return made
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep it."""
+        self._ended.append(span)
+
+    def _make(self, figures: RequestFigures, wall_s: float) -> None:
         begun_s = wall_s - figures.duration_s
         span = self._tracer.start_span(
             f"{figures.operation} {figures.model}",
@@ -57,16 +63,6 @@ class RequestSpans(SpanProcessor):
             span.set_attribute("error.type", figures.outcome)
             span.set_status(Status(StatusCode.ERROR))
         span.end(_nanoseconds(wall_s))
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Keep it."""
-        self._ended.append(span)
-
-    def take(self) -> list[ReadableSpan]:
-        """All that have ended since the last time."""
-        taken = list(self._ended)
-        self._ended.clear()
-        return taken
 
 
 def _attributes(figures: RequestFigures) -> dict[str, Any]:
