@@ -7,12 +7,9 @@ from dataclasses import dataclass, field, replace
 from trimtab.domain.actions import (
     Action,
     Park,
-    PlaceIdleKv,
     ReleaseIdleKv,
-    SetContext,
-    SetPace,
-    SetSpeculation,
     SwitchWorker,
+    carried_out,
 )
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
@@ -175,24 +172,14 @@ class World:
 
     def _end(self, action: Action) -> None:
         kind, reason, variant = OutcomeKind.DONE, "", None
-        match action:
-            case SwitchWorker(point=point) if point.variant in self.failing:
-                kind, reason, variant = OutcomeKind.FAILED, "it does not load", point.variant
-                if action.mode == "break_before_make":
-                    self.loaded = PARKED
-            case SwitchWorker(point=point):
-                self.loaded = point
-                self._measure()
-            case SetContext(tokens=tokens):
-                self.loaded = replace(self.loaded, context=tokens)
-            case SetPace(ratio=ratio):
-                self.loaded = replace(self.loaded, pace_ratio=ratio)
-            case PlaceIdleKv(placement=placement):
-                self.loaded = replace(self.loaded, kv_placement=placement)
-            case SetSpeculation(speculation=speculation):
-                self.loaded = replace(self.loaded, speculation=speculation)
-            case Park():
+        if isinstance(action, SwitchWorker) and action.point.variant in self.failing:
+            kind, reason, variant = OutcomeKind.FAILED, "it does not load", action.point.variant
+            if action.mode == "break_before_make":
                 self.loaded = PARKED
-            case ReleaseIdleKv() if not self.stuck:
-                self.demand = replace(self.demand, idle_bytes=0)
+        else:
+            self.loaded = carried_out(self.loaded, action)
+        if isinstance(action, ReleaseIdleKv) and not self.stuck:
+            self.demand = replace(self.demand, idle_bytes=0)
+        if isinstance(action, SwitchWorker) and not reason:
+            self._measure()
         self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))

@@ -15,12 +15,9 @@ from trimtab.domain.actions import (
     Action,
     HandoverMode,
     Park,
-    PlaceIdleKv,
     ReleaseIdleKv,
-    SetContext,
-    SetPace,
-    SetSpeculation,
     SwitchWorker,
+    carried_out,
 )
 from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.events import (
@@ -33,7 +30,7 @@ from trimtab.domain.events import (
     RequestProgress,
     WorkerLost,
 )
-from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
+from trimtab.domain.knobs import Knob
 from trimtab.domain.models import VariantSpec
 from trimtab.domain.scheduling import Objective
 from trimtab.planner import State, step
@@ -80,25 +77,6 @@ def in_quarantine(state: State, variant: str, at_s: float) -> bool:
 def available_bytes(state: State) -> float | None:
     """What the last snapshot says, with what idle conversations would give back."""
     return situation(state).available_bytes if state.snapshot is not None else None
-
-
-def after(point: OperatingPoint, action: Action) -> OperatingPoint:
-    """What is in force once an action was carried out."""
-    match action:
-        case SetContext(tokens=tokens):
-            return replace(point, context=tokens)
-        case SetPace(ratio=ratio):
-            return replace(point, pace_ratio=ratio)
-        case PlaceIdleKv(placement=placement):
-            return replace(point, kv_placement=placement)
-        case SetSpeculation(speculation=speculation):
-            return replace(point, speculation=speculation)
-        case SwitchWorker(point=target):
-            return target
-        case Park():
-            return PARKED
-        case _:
-            return point
 
 
 class Core(RuleBasedStateMachine):
@@ -294,7 +272,7 @@ class Core(RuleBasedStateMachine):
             available = available_bytes(before)
             points = [before.point]
             for action in actions:
-                points.append(after(points[-1], action))
+                points.append(carried_out(points[-1], action))
                 for knob in points[-2].changed(points[-1]):
                     assert points[-1].value(knob) == decision.target.value(knob)
                 if isinstance(action, SwitchWorker) and decision.predicted is not None:

@@ -19,7 +19,7 @@ from trimtab.domain.profile import (
     TaskQuality,
     VariantQuality,
 )
-from trimtab.planner.device_fit import calibrate, fit, line
+from trimtab.planner.device_fit import calibrate, fit, from_build, line
 
 BASES = {"fp32": 0.050, "int8": 0.025, "int4": 0.020}
 SLOPE = 12e-6
@@ -126,6 +126,37 @@ def test_what_is_known_less_well_has_the_larger_error() -> None:
 
     assert len(errors) == 4
     assert errors == sorted(errors)
+
+
+def test_points_that_lie_off_their_curve_widen_its_error() -> None:
+    off = [(64, 0.020), (512, 0.034), (1024, 0.026), (2048, 0.048)]
+    wavering = profile(*(Measurement(Kind.DECODE, (s,), "int8", 1, n) for n, s in off))
+    steady = fit(FEW).decode_s(MODEL.variants[1], 1500, 1)
+
+    found = fit(wavering).decode_s(MODEL.variants[1], 1500, 1)
+
+    assert found is not None
+    assert steady is not None
+    assert found.sigma_ratio > 2 * steady.sigma_ratio
+
+
+def test_without_a_profile_speeds_are_those_seen_at_the_build() -> None:
+    never = replace(MODEL.variants[2], name="new", decode_tps=None, prefill_tps=None)
+    device = from_build(replace(MODEL, variants=(*MODEL.variants, never)))
+
+    own, two, other = (
+        device.decode_s(MODEL.variants[0], 384, 1),
+        device.decode_s(MODEL.variants[0], 384, 2),
+        device.decode_s(never, 384, 1),
+    )
+
+    assert own is not None
+    assert two is not None
+    assert other is not None
+    assert own.value == pytest.approx(0.1)
+    assert own.value / 2 < two.value < own.value
+    assert {one.source for one in (own, two, other)} == {Source.BUILD}
+    assert [one.sigma_ratio for one in (own, two, other)] == [0.35, 0.35, 0.35]
 
 
 def test_nothing_measured_gives_no_speed_rather_than_a_guess() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.catalog.processor import parse_cpu_name
 from trimtab.errors import UsageError
-from trimtab.profile.here import parse_cpu_name, parse_memory
+from trimtab.profile.here import parse_memory
 from trimtab.profile.intervals import interval, student, wilson
 from trimtab.profile.page_cache import drop
 from trimtab.profile.process_facts import parse_holdings

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from trimtab.catalog.load import load_catalog
+from trimtab.domain.decisions import Source
+from trimtab.domain.knobs import OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.profile import Device, Kind, Measurement, Profile
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.errors import StateError
+from trimtab.planner.predict import Facts, Situation, predict
 from trimtab.profile.here import foreign, signature, versions
 from trimtab.profile.known import known_here
 from trimtab.profile.quality import compare
@@ -119,6 +122,18 @@ async def test_a_profile_measures_load_memory_and_speeds_and_keeps_them(
     assert short is not None
     assert long is not None
     assert [ratio for _, ratio, _ in heard.steps] == sorted(ratio for _, ratio, _ in heard.steps)
+    known = known_here(model, tmp_path, Path("/proc"), 1)
+    assert known.device is not None
+    predicted = predict(
+        OperatingPoint(name, 256),
+        known.model or model,
+        Situation(None, 0, 0),
+        Facts(known.resident, working=known.working, device=known.device),
+    )
+    assert predicted.grounds.speed is Source.FITTED
+    assert predicted.grounds.memory is Source.MEASURED
+    assert predicted.decode_tps == pytest.approx(1 / token.value, rel=0.5)
+    assert predicted.memory_bytes == pytest.approx(held.value, rel=0.3)
 
 
 async def test_an_interrupted_profile_goes_on_where_it_stopped(
@@ -254,6 +269,20 @@ def test_the_daemon_starts_from_a_profile_and_without_one(model: ModelSpec, tmp_
     assert "damaged" in damaged.reasons[0]
     assert damaged.model == model
     assert name not in damaged.resident
+
+
+def test_speeds_that_were_seen_on_another_processor_are_not_this_devices(
+    model: ModelSpec, tmp_path: Path
+) -> None:
+    seen = replace(model.variants[0], decode_tps=20.0, prefill_tps=300.0)
+    here = replace(seen, name="here", proof_cpu=empty(model).device.cpu)
+    elsewhere = replace(seen, name="elsewhere", proof_cpu="Z80")
+    built = replace(model, variants=(seen, here, elsewhere))
+
+    known = known_here(built, tmp_path, Path("/proc"), 1).model
+
+    assert known is not None
+    assert [one.decode_tps for one in known.variants] == [20.0, 20.0, None]
 
 
 def test_a_quick_profile_takes_the_usual_threads_first_and_far_less_time(

@@ -197,6 +197,7 @@ def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:
         decode_tps=hints.decode_tps if hints else None,
         prefill_tps=hints.prefill_tps if hints else None,
         proof_threads=hints.threads if hints else 1,
+        proof_cpu=hints.cpu if hints else "",
         kv_dtype=variant.kv_dtype,
         indices_graph=variant.indices_graph,
     )

@@ -19,6 +19,7 @@ from trimtab.catalog import build_process
 from trimtab.catalog.graph import GraphFacts
 from trimtab.catalog.load import rope_spec
 from trimtab.catalog.manifest import Hints
+from trimtab.catalog.processor import parse_cpu_name
 from trimtab.errors import BuildError
 
 GENERATE: Final = 620
@@ -190,5 +191,4 @@ def _cpu_name() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    named = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return named[0] if named else ""
+    return parse_cpu_name(text)

@@ -79,7 +79,9 @@ def print_model(manifest: Manifest, console: Console) -> None:
     if threads:
         counts = "/".join(str(count) for count in sorted(threads))
         console.print(
-            f"  [dim]tokens/s: seen when it was proven, {counts} thread(s)[/dim]", highlight=False
+            f"  [dim]tokens/s: seen when it was proven, {counts} thread(s); "
+            "`trimtab profile` measures this device[/dim]",
+            highlight=False,
         )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from trimtab.domain.knobs import KvPlacement, OperatingPoint
+from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
 
 
 class HandoverMode(StrEnum):
@@ -82,3 +82,24 @@ class Park:
 Action: TypeAlias = (
     SwitchWorker | SetContext | SetSpeculation | SetPace | PlaceIdleKv | ReleaseIdleKv | Park
 )
+
+
+def carried_out(point: OperatingPoint, action: Action) -> OperatingPoint:
+    """What is in force once an action has been done. What is parked has no settings to change."""
+    match action:
+        case SwitchWorker(point=target):
+            return target
+        case Park():
+            return PARKED
+        case _ if point.parked:
+            return point
+        case SetContext(tokens=tokens):
+            return replace(point, context=tokens)
+        case SetSpeculation(speculation=speculation):
+            return replace(point, speculation=speculation)
+        case SetPace(ratio=ratio):
+            return replace(point, pace_ratio=ratio)
+        case PlaceIdleKv(placement=placement):
+            return replace(point, kv_placement=placement)
+        case ReleaseIdleKv():
+            return point

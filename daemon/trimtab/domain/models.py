@@ -49,7 +49,8 @@ class VariantSpec:
     """One variant, as the planner compares it with the others.
 
     The three rates were seen once, on the machine that proved the variant, with `proof_threads`
-    threads: hints to start from until this device has been measured. None means never measured.
+    threads: hints to start from until this device has been measured, and nothing at all on another
+    processor (`profile.known` takes them out). None means never measured.
 
     Attributes:
         name: The variant's name within its model: `int8`, `int4_mixed`.
@@ -67,6 +68,7 @@ class VariantSpec:
         decode_tps: Tokens a second when it generates for one conversation.
         prefill_tps: Tokens a second when it reads a prompt.
         proof_threads: Threads that those rates were measured with.
+        proof_cpu: The processor that they were measured on; empty if it isn't known.
         indices_graph: File name of the graph with `logits_indices` in `folder`; empty if it has
             none.
     """
@@ -84,6 +86,7 @@ class VariantSpec:
     decode_tps: float | None = None
     prefill_tps: float | None = None
     proof_threads: int = 1
+    proof_cpu: str = ""
     kv_dtype: str = "float32"
     indices_graph: str = ""
 

@@ -27,7 +27,8 @@ from trimtab.domain.decisions import Source
 from trimtab.domain.models import VariantSpec
 
 UNSEEN_WORKER_BYTES: Final = 20 * 1024 * 1024
-"""Anonymous memory of a worker beside its weights where no variant was measured at all."""
+"""Anonymous memory of a worker beside its weights, as likely as not. Where a step has to fit, the
+planner takes more until it has measured one (`predict.WORKER_BYTES`)."""
 
 TYPICAL_CACHED_TOKENS: Final = 384
 """Where speeds are taken from that stand for a whole conversation."""

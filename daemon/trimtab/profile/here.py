@@ -10,23 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from trimtab import __version__
+from trimtab.catalog.processor import parse_cpu_name
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.profile import Device, Profile
 
 _PACKAGES: Final = ("onnxruntime", "onnxruntime-genai")
 MEMORY_TOLERANCE: Final = 0.02  # a kernel update reserves a little more or less
-
-
-def parse_cpu_name(text: str) -> str:
-    """The processor's name in ``/proc/cpuinfo``: x86 has a model name, ARM a part number."""
-    fields: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    if "model name" in fields:
-        return fields["model name"]
-    part = " ".join(fields[name] for name in ("CPU implementer", "CPU part") if name in fields)
-    return f"ARM {part}" if part else "unknown"
 
 
 def parse_memory(text: str) -> int:

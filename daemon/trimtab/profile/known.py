@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimtab.domain.models import ModelSpec
@@ -41,6 +41,7 @@ def known_here(model: ModelSpec | None, state: Path, proc_root: Path, threads: i
     """Read the profile of a model, if there is one of this device. Never a reason not to start."""
     if model is None:
         return Known(None)
+    model = _without_foreign_speeds(model, this_device(proc_root, "").cpu)
     try:
         kept = load_profile(state, model.model_id)
     except StateError as error:
@@ -60,3 +61,18 @@ def known_here(model: ModelSpec | None, state: Path, proc_root: Path, threads: i
         measured=True,
         reasons=reasons,
     )
+
+
+def _without_foreign_speeds(model: ModelSpec, cpu: str) -> ModelSpec:
+    """The model without the speeds of variants that were built on another processor.
+
+    First principles are nearer then: their error is the same for all variants, and observation
+    takes it out within seconds.
+    """
+    variants = tuple(
+        replace(one, decode_tps=None, prefill_tps=None)
+        if one.proof_cpu and one.proof_cpu != cpu
+        else one
+        for one in model.variants
+    )
+    return replace(model, variants=variants)

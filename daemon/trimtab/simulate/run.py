@@ -8,11 +8,11 @@ it for the switch cost, as nothing is served meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from trimtab.domain.actions import Action, Park, SetContext, SetPace, SwitchWorker
+from trimtab.domain.actions import Action, Park, SwitchWorker, carried_out
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
@@ -26,7 +26,7 @@ from trimtab.domain.events import (
     RequestProgress,
     Tick,
 )
-from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.knobs import PARKED
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.domain.scheduling import Objective, Schedule
 from trimtab.planner import State, step
@@ -287,27 +287,23 @@ class Run:
                     self._engine.rung = None
                     self.result.switching_s += cost_s
                     self.result.switches += bool(self.result.points)
-                case SetContext(tokens=tokens):
-                    self._done(action, replace(self._point, context=tokens))
-                case SetPace(ratio=ratio):
-                    self._done(action, replace(self._point, pace_ratio=ratio))
                 case _:
-                    self._done(action, self._point)
+                    self._point = carried_out(self._point, action)
+                    self._done(action)
 
     def _end_switch(self) -> None:
         assert self._ending is not None
         _, action = self._ending
         self._ending = None
-        point = action.point if isinstance(action, SwitchWorker) else PARKED
-        self._engine.rung = self._rungs.get(point.variant or "")
-        self.result.points.append((self._now, point.variant))
-        self._done(action, point)
+        self._point = carried_out(self._point, action)
+        self._engine.rung = self._rungs.get(self._point.variant or "")
+        self.result.points.append((self._now, self._point.variant))
+        self._done(action)
         self._tick()
 
-    def _done(self, action: Action, point: OperatingPoint) -> None:
-        self._point = point
+    def _done(self, action: Action) -> None:
         self._set_speed()
-        self._post(ActionEnded(self._now, action.id, OutcomeKind.DONE, point))
+        self._post(ActionEnded(self._now, action.id, OutcomeKind.DONE, self._point))
 
     def _set_speed(self) -> None:
         rung = self._engine.rung

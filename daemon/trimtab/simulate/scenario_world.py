@@ -16,12 +16,9 @@ from trimtab.domain.actions import (
     Action,
     HandoverMode,
     Park,
-    PlaceIdleKv,
-    ReleaseIdleKv,
     SetContext,
-    SetPace,
-    SetSpeculation,
     SwitchWorker,
+    carried_out,
 )
 from trimtab.domain.events import (
     ActionEnded,
@@ -325,30 +322,17 @@ class World:
     def _end(self, action: Action) -> None:
         self.action = None
         kind, reason, failed = OutcomeKind.DONE, "", None
-        match action:
-            case SwitchWorker(point=point) if point.variant in self.failing:
-                kind, reason, failed = OutcomeKind.FAILED, "it does not load", point.variant
-            case SwitchWorker(point=point):
-                self.worker, self.context = point, point.context
-                self._measured(point)
-            case SetContext(tokens=tokens):
-                self.worker, self.context = self._with(context=tokens), tokens
-            case SetPace(ratio=ratio):
-                self.worker = self._with(pace_ratio=ratio)
-            case SetSpeculation(speculation=speculation):
-                self.worker = self._with(speculation=speculation)
-            case PlaceIdleKv(placement=placement):
-                self.worker = self._with(kv_placement=placement)
-            case ReleaseIdleKv():
-                pass  # no conversation is kept idle here
-            case Park():
-                self.worker = PARKED
+        if isinstance(action, SwitchWorker) and action.point.variant in self.failing:
+            kind, reason, failed = OutcomeKind.FAILED, "it does not load", action.point.variant
+        else:
+            self.worker = carried_out(self.worker, action)
+            if isinstance(action, SetContext):
+                self.context = action.tokens
+            if isinstance(action, SwitchWorker):
+                self.context = action.point.context
+                self._measured(action.point)
         took_s = self.now - self.action_began
         self._post(ActionEnded(self._clock(), action.id, kind, self.worker, took_s, reason, failed))
-
-    def _with(self, **changes: object) -> OperatingPoint:
-        """The worker's point with something changed; parked stays parked."""
-        return PARKED if self.worker.parked else replace(self.worker, **changes)  # type: ignore[arg-type]
 
     def _measured(self, point: OperatingPoint) -> None:
         variant = self.device.model.variant(point.variant or "")
