@@ -37,7 +37,7 @@ TYPICAL_CACHED_TOKENS: Final = 384
 _LEAST_SIGMA: Final[dict[Source, float]] = {
     Source.MEASURED: 0.02,
     Source.FITTED: 0.05,
-    Source.SCALED: 0.12,
+    Source.SCALED: 0.20,
     Source.BYTES: 0.30,
     Source.BUILD: 0.35,
     Source.ASSUMED: 0.50,
