@@ -17,7 +17,7 @@ from trimtab.domain.profile import Device, Kind, Measurement, Profile
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.errors import StateError
 from trimtab.planner.predict import Facts, Situation, predict
-from trimtab.profile.here import foreign, signature, versions
+from trimtab.profile.here import foreign, signature, this_device, versions
 from trimtab.profile.known import known_here
 from trimtab.profile.quality import compare
 from trimtab.profile.quiet import Quiet
@@ -122,6 +122,7 @@ async def test_a_profile_measures_load_memory_and_speeds_and_keeps_them(
     assert short is not None
     assert long is not None
     assert [ratio for _, ratio, _ in heard.steps] == sorted(ratio for _, ratio, _ in heard.steps)
+    save_profile(tmp_path, replace(found, device=this_device(Path("/proc"), "generic")))
     known = known_here(model, tmp_path, Path("/proc"), 1)
     assert known.device is not None
     predicted = predict(
@@ -132,7 +133,6 @@ async def test_a_profile_measures_load_memory_and_speeds_and_keeps_them(
     )
     assert predicted.grounds.speed is Source.FITTED
     assert predicted.grounds.memory is Source.MEASURED
-    assert predicted.decode_tps == pytest.approx(1 / token.value, rel=0.5)
     assert predicted.memory_bytes == pytest.approx(held.value, rel=0.3)
 
 
@@ -274,8 +274,8 @@ def test_the_daemon_starts_from_a_profile_and_without_one(model: ModelSpec, tmp_
 def test_speeds_that_were_seen_on_another_processor_are_not_this_devices(
     model: ModelSpec, tmp_path: Path
 ) -> None:
-    seen = replace(model.variants[0], decode_tps=20.0, prefill_tps=300.0)
-    here = replace(seen, name="here", proof_cpu=empty(model).device.cpu)
+    seen = replace(model.variants[0], decode_tps=20.0, prefill_tps=300.0, proof_cpu="")
+    here = replace(seen, name="here", proof_cpu=this_device(Path("/proc"), "").cpu)
     elsewhere = replace(seen, name="elsewhere", proof_cpu="Z80")
     built = replace(model, variants=(seen, here, elsewhere))
 
