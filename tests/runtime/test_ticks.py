@@ -65,7 +65,7 @@ class FallingMemory:
         if self.broken:
             return Reading("memory.available", None, at_s, Quality.FAILED)
         fallen = max(0.0, at_s - self._from_s) * self._rate
-        return Reading("memory.available", 2000 * MIB - fallen, at_s)
+        return Reading("memory.available", max(100 * MIB, 2000 * MIB - fallen), at_s)
 
     def snapshot(self, at_s: float, wall_s: float) -> Snapshot:
         return Snapshot(at_s, {"memory.available": self.memory_available(at_s)}, wall_s)
@@ -164,7 +164,51 @@ async def test_a_crossing_is_told_once_not_at_every_poll() -> None:
     seen, _ = await looks(1000 * MIB, 12.0)
     below = [one for one in seen if one.readings["memory.available"].value < LIMIT]
 
-    assert len(below) <= 9
+    assert len(below) <= 12
+
+
+class ChangingMemory(FallingMemory):
+    """Memory as told: what is available from which time on."""
+
+    def __init__(self, clock: SteppingClock, *steps: tuple[float, int]) -> None:
+        super().__init__(clock, 99.0, 0.0)
+        self._steps = steps
+
+    def memory_available(self, at_s: float) -> Reading:
+        mib = [mib for since_s, mib in self._steps if since_s <= at_s][-1]
+        return Reading("memory.available", mib * MIB, at_s)
+
+
+async def told(*steps: tuple[float, int]) -> list[float]:
+    """When the loop looks at memory that is under the limit, over ten seconds."""
+    clock = SteppingClock(10.0)
+    seen: list[Snapshot] = []
+    memory = ChangingMemory(clock, *steps)
+    loop = TickLoop(memory, clock, 5.0, lambda: LIMIT, seen.append, never, lambda *_: None)
+    with pytest.raises(OverError):
+        await loop.run()
+    return [one.at_s for one in seen if one.readings["memory.available"].value < LIMIT]
+
+
+async def test_a_limit_that_is_crossed_again_before_the_next_tick_is_told_again() -> None:
+    times = await told((0.0, 700), (1.0, 450), (1.5, 700), (2.5, 450), (3.0, 700))
+
+    assert len(times) == 2
+    assert times[1] - 2.5 < 0.15
+
+
+async def test_memory_that_goes_on_falling_under_the_limit_is_told_again() -> None:
+    times = await told((0.0, 700), (1.0, 450), (2.0, 300), (3.0, 700))
+
+    assert len(times) == 2
+    assert times[1] - 2.0 <= 0.2 + 1e-6
+
+
+async def test_memory_that_trembles_around_the_limit_is_told_a_few_times_a_second() -> None:
+    steps = [(0.07 * number, 495 if number % 2 else 505) for number in range(150)]
+    times = await told(*steps)
+
+    assert 5 <= len(times) <= 50
 
 
 async def test_a_look_that_fails_is_reported_and_the_next_one_comes() -> None:
@@ -213,12 +257,12 @@ def test_a_reading_that_fails_holds_what_is_known_of_the_fall() -> None:
 
 
 @given(
-    above=st.none() | st.floats(0, 1e12),
+    above=st.floats(0, 1e12),
     worst=st.floats(0, 1e11),
     tick_s=st.floats(0.05, 60),
 )
 def test_the_interval_is_never_longer_than_a_tick_nor_shorter_than_ten_milliseconds(
-    above: float | None, worst: float, tick_s: float
+    above: float, worst: float, tick_s: float
 ) -> None:
     interval_s = poll_interval_s(above, worst, tick_s)
 

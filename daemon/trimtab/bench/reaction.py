@@ -188,7 +188,14 @@ class Reaction:
 
     async def _once(self, number: int, other: Earlyoom | None) -> Squeezed | None:
         """One squeeze; None if it was disturbed."""
-        idle_bytes = await self._conversations_end()
+        await self._let_go()
+        try:
+            idle_bytes = await self._conversations_end()
+        except WorkerError:
+            if self._daemon.ended:
+                raise
+            await self._squeeze.hold(0)  # others have taken so much that the daemon had to park
+            return None
         share = (number + 1) * GOLDEN % 1.0
         size = self._size
         away = size.nearest_bytes + share * (size.farthest_bytes - size.nearest_bytes)

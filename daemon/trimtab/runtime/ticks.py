@@ -29,6 +29,9 @@ SURPRISE_S: Final = 0.05
 """How much later than halfway to the limit a fall that is only assumed may be seen. An idle gateway
 is left in peace: with 4 GiB above the limit there are two looks a second, near it up to twenty."""
 
+SHORT_POLL_S: Final = 0.2
+"""Time between two looks at memory while it is short; a crossing that repeats is told no sooner."""
+
 SUDDEN_RATIO: Final = 1 / 16
 """A fall by so much of what was above the limit, between two looks, is a sudden one."""
 
@@ -80,16 +83,14 @@ class FillRate:
         self._last = (at_s, available_bytes)
 
 
-def poll_interval_s(above_bytes: float | None, worst_bytes_s: float, full_s: float) -> float:
+def poll_interval_s(above_bytes: float, worst_bytes_s: float, full_s: float) -> float:
     """Time to the next look.
 
     Args:
-        above_bytes: Available memory above the limit; None if there is no limit or no reading.
+        above_bytes: Available memory above the limit.
         worst_bytes_s: The worst fall seen lately.
         full_s: The longest interval: the time between two full looks.
     """
-    if above_bytes is None:
-        return full_s
     interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S / 2
     if worst_bytes_s > 0:
         left_s = above_bytes / worst_bytes_s
@@ -130,6 +131,7 @@ class TickLoop:
         self._report = report
         self._fill = FillRate()
         self._below = False
+        self._told_bytes = 0.0
         self._available: float | None = None
         self._looked_s = float("-inf")
         self._busy_s = clock.monotonic_s()
@@ -173,6 +175,7 @@ class TickLoop:
         limit = self._limit_bytes()
         self._below = available is not None and limit is not None and available < limit
         self._available = available
+        self._told_bytes = available or 0.0
         self._on_tick(snapshot)
         if not self._calm():
             self._busy_s = now
@@ -193,7 +196,10 @@ class TickLoop:
             self._rest.cancel()
 
     def _crossed(self, now: float) -> bool:
-        """True if available memory has fallen under the limit since the last look."""
+        """True if available memory has fallen under the limit, or much further under it.
+
+        One that trembles around the limit is told a few times a second, not at each poll.
+        """
         limit = self._limit_bytes()
         if limit is None:
             return False
@@ -205,7 +211,10 @@ class TickLoop:
             return False
         if value - limit < self._fill.worst_bytes_s * TREND_S:
             self._busy_s = now
-        return value < limit and not self._below
+        if value >= limit:
+            self._below = self._below and now < self._looked_s + SHORT_POLL_S
+            return False
+        return not self._below or value < self._told_bytes * (1 - SUDDEN_RATIO)
 
     def _interval_s(self, full_s: float) -> float:
         """Time to the next look, full or not."""
@@ -215,8 +224,6 @@ class TickLoop:
         above = self._available - limit
         if 0 < above < self._fill.fallen_bytes / SUDDEN_RATIO:
             return POLL_MIN_S
-        return poll_interval_s(
-            above if above > 0 else None,
-            self._fill.worst_bytes_s,
-            full_s,
-        )
+        if above <= 0:
+            return min(full_s, SHORT_POLL_S)
+        return poll_interval_s(above, self._fill.worst_bytes_s, full_s)
