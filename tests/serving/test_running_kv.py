@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import resource
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from trimtab.serving.disk import KvDisk
 from trimtab.serving.stream import Stream
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
-TOKENS = 1200
+TOKENS = 600
 
 
 def placing(quota_bytes: int = 64 * MIB, *, slow: bool = False) -> Policy:
@@ -85,7 +86,7 @@ async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
         answer = await rig.read(stream, tokens=100)
         await place(rig, KvPlacement.DISK_ALL)
         away = on_disk(stream), rig.daemon.pool.ledger(), disk.stored_bytes
-        await rig.read(stream, answer, 400)
+        await rig.read(stream, answer, 300)
         await place(rig, KvPlacement.MEMORY)
         home = on_disk(stream), disk.stored_bytes
         await rig.read(stream, answer)
@@ -128,7 +129,7 @@ async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
 
 async def test_a_conversation_on_disk_is_handed_over(tiny: ModelSpec, disk: KvDisk) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        stream = await ask(rig)
+        stream = await ask(rig, max_tokens=300)
         answer = await rig.read(stream, tokens=20)
         await place(rig, KvPlacement.DISK_ALL)
         rig.pin("int8")
@@ -138,7 +139,7 @@ async def test_a_conversation_on_disk_is_handed_over(tiny: ModelSpec, disk: KvDi
 
         assert still
         assert stream.disclosure.variants == ("fp32", "int8")
-        assert len(answer.tokens) == TOKENS
+        assert len(answer.tokens) == 300
 
 
 async def test_a_window_is_shifted_on_disk_without_a_second_segment(
@@ -155,7 +156,7 @@ async def test_a_window_is_shifted_on_disk_without_a_second_segment(
 
         assert size == 256 * tiny.variants[0].kv_bytes_per_token
         assert len(answer.tokens) == TOKENS
-        assert stream.disclosure.shifts >= 5
+        assert stream.disclosure.shifts >= 3
 
 
 async def test_a_full_disk_is_told_and_the_conversation_goes_on_in_memory(
@@ -193,7 +194,8 @@ def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: K
     blocks = os.fstat(segment.descriptor).st_blocks * 512
     segment.close()
 
-    assert blocks >= 1000 * SHAPE.token_bytes
+    # 1000 positions of 256 bytes are 62.5 pages of 4 KiB: a page that is half there isn't enough.
+    assert blocks >= SHAPE.aligned_capacity(1000, mmap.PAGESIZE) * SHAPE.token_bytes
     assert segment.committed_bytes() == 0
 
 

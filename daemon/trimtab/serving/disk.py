@@ -11,6 +11,7 @@ budget protects flash.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 import zlib
@@ -179,7 +180,10 @@ class KvDisk:
         try:
             descriptor = self._new_file()
             os.ftruncate(descriptor, shape.segment_bytes(capacity))
-            for span in shape.rows(0, min(tokens, capacity), capacity):
+            # Whole pages: a page of which a block is missing asks for it when it is written, and
+            # on a full disk that is a SIGBUS (seen with blocks of 1 KiB).
+            whole = min(shape.aligned_capacity(tokens, mmap.PAGESIZE), capacity)
+            for span in shape.rows(0, whole, capacity):
                 os.posix_fallocate(descriptor, span.offset, span.length)
         except OSError as error:
             if descriptor >= 0:
