@@ -82,7 +82,7 @@ def test_a_profile_tells_points_apart_by_threads_context_and_drafting() -> None:
     assert plain.full_tps == pytest.approx(1 / (0.010 + 4096 * 10e-6), rel=0.01)
     assert plain.ttft_s == pytest.approx(200 * (0.002 + 200e-6), rel=0.01)
     assert two.decode_tps == pytest.approx(1 / 0.01384 * 0.0066 / 0.0044, rel=0.05)
-    assert drafting.decode_tps == pytest.approx(1.5 / 0.01384, rel=0.01)
+    assert drafting.decode_tps == pytest.approx(plain.decode_tps)  # free text gains nothing
     assert [one.grounds.speed for one in (plain, two, drafting)] == [
         Source.FITTED,
         Source.SCALED,

@@ -59,14 +59,14 @@ def _print_head(shape: Shape, target: Target, console: Console) -> None:
 
 
 def _points(points: Sequence[PaperPoint], draft: Shape | None) -> Table:
-    drafts = f"drafts of\n{draft.name}" if draft is not None else "n-gram\ndrafts"
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("  weights")
-    for title in ("context", "weights\nGB", "KV\nGB", "draft\nGB", "total\nGB", "tok/s", drafts):
-        table.add_column(title, justify="right")
-    table.add_column("1st\ntoken", justify="right")
-    table.add_column("quality", justify="right")
-    table.add_column("fits")
+    """As wide as a terminal of 80 columns, so that no figure is cut."""
+    sizes = ("weights\nGB", "KV\nGB", *(("draft\nGB",) if draft is not None else ()), "total\nGB")
+    drafts = "with\ndrafts" if draft is not None else "n-gram\ndrafts"
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("  weights", no_wrap=True)
+    for title in ("context", *sizes, "\ntok/s", drafts, "1st\ntoken", "qual-\nity"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("\nfits", no_wrap=True)
     last = ""
     for point in points:
         low, high = point.speculative_tps
@@ -76,7 +76,7 @@ def _points(points: Sequence[PaperPoint], draft: Shape | None) -> Table:
             str(point.context),
             f"{(point.weights_bytes + point.scales_bytes) / GB:.2f}",
             f"{point.kv_bytes / GB:.2f}",
-            f"{point.draft_bytes / GB:.2f}" if point.draft_bytes else "–",
+            *((f"{point.draft_bytes / GB:.2f}",) if draft is not None else ()),
             f"{point.total_bytes / GB:.2f}",
             _rate(point.decode_tps),
             f"{_rate(low)}–{_rate(high)}",

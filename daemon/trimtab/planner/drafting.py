@@ -11,7 +11,7 @@ Workers draft only while it pays, so that no mode is ever slower than none.
 
 from __future__ import annotations
 
-from math import log, prod
+from math import log
 from typing import Final
 
 from trimtab.domain.decisions import Source
@@ -25,18 +25,19 @@ DRAFT_ERROR: Final = 0.20
 
 
 def ngram_ratio(device: DeviceModel, variant: VariantSpec) -> Estimate:
-    """Speed with n-gram drafts ÷ without, over the kinds of text that were measured.
+    """Speed with n-gram drafts ÷ without, on the kind of text on which it gains least.
 
-    The geometric mean, since what will be asked isn't known; its error is how far they lie apart.
+    What will be asked isn't known, and more is seen soon enough. The error is how far the kinds
+    that were measured lie above it, on average.
     """
     texts = {text for _, text in device.speculation}
     gains = [max(1.0, device.speculation_ratio(variant, text)) for text in sorted(texts)]
     if not gains:
         return Estimate(1.0, NGRAM_ERROR, Source.ASSUMED)
-    mean = prod(gains) ** (1 / len(gains))
-    apart = max(abs(log(gain / mean)) for gain in gains)
+    least = min(gains)
+    above = sum(log(gain / least) for gain in gains) / len(gains)
     measured = any(name == variant.name for name, _ in device.speculation)
-    return Estimate(mean, apart, Source.MEASURED if measured else Source.BYTES)
+    return Estimate(least, above, Source.MEASURED if measured else Source.BYTES)
 
 
 def draft_ratio(

@@ -90,12 +90,19 @@ def pick(model: ModelSpec, target: Target, policy: Policy) -> Pick:
         why = next((one.reason for one in judged if one.reason), "nothing fits in memory")
         return Pick(policy.name, protects, "parked", "", why)
     return Pick(
-        policy.name, protects, best.point.describe(), best.point.variant or "", _gives(best, policy)
+        policy.name,
+        protects,
+        best.point.describe(),
+        best.point.variant or "",
+        _gives(best, policy, model),
     )
 
 
-def _gives(best: Assessed, policy: Policy) -> str:
-    """What the point costs, and whether the policy's latency objectives are met."""
+def _gives(best: Assessed, policy: Policy, model: ModelSpec) -> str:
+    """What the point costs, and whether the policy's latency objectives are met.
+
+    A device whose computing speed isn't known says nothing of the first token.
+    """
     predicted = best.predicted
     parts = []
     if best.fit is Fit.NOW:
@@ -106,7 +113,9 @@ def _gives(best: Assessed, policy: Policy) -> str:
     tpot, ttft = policy.slo.tpot_p95_s, policy.slo.ttft_p95_s
     if tpot is not None and predicted.decode_tps and 1 / predicted.decode_tps > tpot:
         late.append(f"{predicted.decode_tps:.1f} tok/s ({1 / tpot:.0f} wanted)")
-    if ttft is not None and predicted.ttft_s is not None and predicted.ttft_s > ttft:
+    variant = model.variant(best.point.variant or "")
+    told = variant is not None and variant.prefill_tps is not None
+    if told and ttft is not None and predicted.ttft_s is not None and predicted.ttft_s > ttft:
         late.append(f"1st token {predicted.ttft_s:.1f} s ({ttft:g} s wanted)")
     if late:
         parts.append(f"latency: {', '.join(late)}")
