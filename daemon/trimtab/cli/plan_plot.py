@@ -74,8 +74,8 @@ def scatter(
                 name,
                 (memory, speed),
                 textcoords="offset points",
-                xytext=(0, 10),
-                ha="center",
+                xytext=(-9, -3),  # beside it: the same variant's other points stand above
+                ha="right",
                 fontsize=9,
             )
     top = max((memory for memory, _, _, _ in every), default=1.0) * 1.1
