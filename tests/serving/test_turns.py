@@ -154,6 +154,18 @@ async def test_a_paused_stream_crosses_to_another_worker_and_stays_paused(
     assert steered(new) == [Pause(one.id)]
 
 
+async def test_a_schedule_of_requests_that_are_gone_holds_nobody_back(tiny: ModelSpec) -> None:
+    scene = Scene(tiny)
+    worker = scene.serving()
+    (one,) = await scene.ask(1)
+    scene.follow(one.id, together=1)
+    scene.streams.said(worker, Finished(one.id, "stop"))
+    two, three = await scene.ask(2)
+
+    assert started(worker) == [one.id, two.id, three.id]
+    assert steered(worker) == []
+
+
 async def test_a_refused_request_is_told_why_and_when_to_come_back(tiny: ModelSpec) -> None:
     scene = Scene(tiny, conversations=1)
     scene.serving()

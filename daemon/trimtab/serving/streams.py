@@ -344,7 +344,7 @@ class Streams:
             return
         for stream in self._in_state(StreamState.HELD):
             self._start(stream, worker)
-        free = self._turns.at_once(policy)
+        free = self._turns.at_once(self._streams.values(), policy)
         for stream in self._turns.ranked(self._streams.values(), policy):
             if stream.state is StreamState.WAITING and free:
                 if may_begin(self._streams.values(), worker, policy):

@@ -38,10 +38,12 @@ class Turns:
 
         return sorted(streams, key=rank)
 
-    def at_once(self, policy: Policy) -> int:
+    def at_once(self, streams: Iterable[Stream], policy: Policy) -> int:
         """How many the engine serves at the same time; the others pause."""
         most = policy.admission.conversations
-        return most if self._together is None else min(most, self._together)
+        if self._together is None or not any(stream.id in self._ranks for stream in streams):
+            return most  # there is no schedule, or none of those that are here is in it
+        return min(most, self._together)
 
 
 def may_begin(streams: Iterable[Stream], worker: Worker, policy: Policy) -> bool:
