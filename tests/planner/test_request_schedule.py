@@ -297,3 +297,16 @@ def test_a_newcomer_shares_the_engine_unless_it_would_be_late(
     assert schedule is not None
     assert schedule.order == (2, 1)
     assert schedule.together == sharing
+
+
+def test_a_late_answer_waits_while_others_can_be_in_time(desk: Desk) -> None:
+    desk.arrive(1, 0.0, prompt=10)
+    desk.post(RequestProgress(0.1, 1, 10, 0, prefill_s=0.1))
+    desk.post(RequestProgress(90.0, 1, 10, 1, decode_s=0.1))
+    desk.arrive(2, 90.0, prompt=10)
+
+    schedule = desk.post(RequestProgress(90.1, 2, 10, 0, prefill_s=0.1))
+
+    assert schedule is not None
+    assert schedule.order == (2, 1)
+    assert schedule.together == 1

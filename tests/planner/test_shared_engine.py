@@ -81,23 +81,23 @@ def test_an_engine_that_serves_one_after_the_other_gains_nothing() -> None:
 def test_all_share_while_that_makes_nobody_late() -> None:
     jobs = [writing(1), writing(2), writing(3)]
 
-    assert together(jobs, BIG, HALF, 0.0, most=4) == 4
+    assert together(jobs, BIG, HALF, 0.0) == 3
 
 
 def test_fewer_share_when_the_first_is_in_a_hurry() -> None:
     hurried = writing(1, end_base_s=3.5)  # alone 2 s, with one other 3 s, with two others 4 s
     jobs = [hurried, writing(2), writing(3)]
 
-    assert together(jobs, BIG, HALF, 0.0, most=4) == 2
+    assert together(jobs, BIG, HALF, 0.0) == 2
 
 
 def test_a_prompt_that_has_time_is_read_between_the_steps_of_others() -> None:
-    assert together([reading(0.5), writing(1)], BIG, HALF, 0.0, most=2) == 2
+    assert together([reading(0.5), writing(1)], BIG, HALF, 0.0) == 2
 
 
 def test_a_prompt_that_has_not_has_the_engine_to_itself() -> None:
-    assert together([reading(0.25), writing(1)], BIG, HALF, 0.0, most=2) == 1
+    assert together([reading(0.25), writing(1)], BIG, HALF, 0.0) == 1
 
 
 def test_prompts_that_nobody_writes_beside_are_not_slowed_down() -> None:
-    assert together([reading(0.25), reading(0.45)], BIG, HALF, 0.0, most=2) == 2
+    assert together([reading(0.25), reading(0.45)], BIG, HALF, 0.0) == 2

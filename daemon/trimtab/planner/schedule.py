@@ -58,16 +58,17 @@ def consider(
     if len(live) > MOST_JOBS:
         live = sorted(live, key=_due)[:MOST_JOBS]
     order = pieces(live)
-    most = min(len(queue.jobs), admission.conversations)
-    planned = plan(live, order, shared_rate(rate, queue.speeds, most), at_s, STRETCH)
-    if most > 1:
-        first = [live[position] for position in planned.kept]
-        fewer = together(first, rate, queue.speeds, at_s, most)
-        if fewer < most:
-            most = fewer
-            planned = plan(live, order, shared_rate(rate, queue.speeds, most), at_s, STRETCH)
+    count = min(len(queue.jobs), admission.conversations)
+    planned = plan(live, order, shared_rate(rate, queue.speeds, count), at_s, STRETCH)
+    if count > 1 and planned.kept:
+        # Late ones don't slow those down that can be in time: they have what time these leave.
+        kept = [live[position] for position in planned.kept[:count]]
+        fewer = together(kept, rate, queue.speeds, at_s)
+        if fewer < count:
+            count = fewer
+            planned = plan(live, order, shared_rate(rate, queue.speeds, count), at_s, STRETCH)
     queue, shed = _refused(queue, planned, at_s, admission.max_wait_s)
-    return _ordered(queue, live, planned, rate, shed, at_s, most)
+    return _ordered(queue, live, planned, rate, shed, at_s, count)
 
 
 def _due(job: Job) -> float:
@@ -134,7 +135,7 @@ def _ordered(
     rate: Rate,
     shed: tuple[Shed, ...],
     at_s: float,
-    together: int,
+    count: int,
 ) -> Considered:
     """Kept requests first, the rest behind; the floor share goes to the rest now and then."""
     first = [live[position] for position in planned.kept]
@@ -157,7 +158,7 @@ def _ordered(
             order.insert(0, head.request)
             look = head.produced + max(1, int(SLICE_S / rate.decode_s))
     queue = _looked_at(queue, at_s, owed_s, until_s)
-    return Considered(queue, Schedule(tuple(order), shed, look, together))
+    return Considered(queue, Schedule(tuple(order), shed, look, count))
 
 
 def _looked_at(queue: Queue, at_s: float, owed_s: float, until_s: float) -> Queue:

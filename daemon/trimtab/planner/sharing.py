@@ -28,25 +28,23 @@ def shared_rate(rate: Rate, speeds: Speeds, together: int) -> Rate:
     return Rate(rate.variant, rate.prefill_s, decode_s, rate.quality)
 
 
-def together(jobs: Sequence[Job], rate: Rate, speeds: Speeds, at_s: float, most: int) -> int:
-    """How many may share the engine.
+def together(jobs: Sequence[Job], rate: Rate, speeds: Speeds, at_s: float) -> int:
+    """How many of the first may share the engine without making each other late.
 
     Args:
         jobs: Those planned to be in time, in the order in which the engine's time goes to them.
         rate: The loaded variant's speed for one alone.
         speeds: How much sharing costs.
         at_s: Now.
-        most: No more than this; more than there are jobs lets late ones run beside them.
     """
-    for count in range(most, 1, -1):
-        if _in_time(jobs[:count], count, rate, speeds, at_s):
+    for count in range(len(jobs), 1, -1):
+        if _in_time(jobs[:count], rate, speeds, at_s):
             return count
     return 1
 
 
-def _in_time(jobs: Sequence[Job], count: int, rate: Rate, speeds: Speeds, at_s: float) -> bool:
-    reading = sum(1 for job in jobs if job.prefill_left > 0)
-    writing = count - reading
+def _in_time(jobs: Sequence[Job], rate: Rate, speeds: Speeds, at_s: float) -> bool:
+    writing = sum(1 for job in jobs if job.prefill_left <= 0)
     step_s = rate.decode_s * speeds.step(max(1, writing))
     piece_s = min(PIECE_S, PIECE_TOKENS * rate.prefill_s)
     slowed = 1 + step_s / piece_s if writing else 1.0
