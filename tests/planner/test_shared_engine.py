@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from shared_engine_world import SharedEngine
 
 from trimtab.planner.jobs import Job
 from trimtab.planner.queue_plan import Rate
 from trimtab.planner.sharing import shared_rate, together
 from trimtab.planner.speeds import Speeds
+from trimtab.policy.compiled import Slo
 
 BIG = Rate("big", prefill_s=0.002, decode_s=0.02, quality=1.0)
 HALF = Speeds(further=0.5)
@@ -101,3 +103,31 @@ def test_a_prompt_that_has_not_has_the_engine_to_itself() -> None:
 
 def test_prompts_that_nobody_writes_beside_are_not_slowed_down() -> None:
     assert together([reading(0.25), reading(0.45)], BIG, HALF, 0.0) == 2
+
+
+ROOMY, TIGHT = Slo(2.5, 0.2, 60.0), Slo(0.8, 0.05, 60.0)
+
+
+@pytest.mark.parametrize(("slo", "rho", "gain"), [(ROOMY, 1.0, 0.05), (TIGHT, 1.0, 0.2)])
+def test_following_the_schedule_keeps_more_requests_in_time_than_taking_what_comes(
+    slo: Slo, rho: float, gain: float
+) -> None:
+    scheduled = SharedEngine(slo, rho).run()
+    as_it_comes = SharedEngine(slo, rho, follow=False).run()
+
+    assert scheduled.in_time > as_it_comes.in_time + gain
+
+
+def test_with_time_to_spare_sharing_beats_one_after_the_other() -> None:
+    shared = SharedEngine(ROOMY, 1.5).run()
+    one_by_one = SharedEngine(ROOMY, 1.5, together=1).run()
+
+    assert shared.in_time > one_by_one.in_time + 0.05
+    assert shared.answered > one_by_one.answered
+
+
+def test_when_it_is_tight_fewer_share_than_may_run() -> None:
+    shared = SharedEngine(TIGHT, 1.0).run()
+    all_at_once = SharedEngine(TIGHT, 1.0, together=4).run()
+
+    assert shared.in_time > all_at_once.in_time + 0.1
