@@ -191,7 +191,7 @@ class Stream:
             logits: For the next token; changed in place.
 
         Raises:
-            EngineError: The logits aren't numbers.
+            EngineError: The logits aren't numbers, or the answer's form is too costly to follow.
         """
         wanted = self._start.sampling.top_logprobs
         raw = logits.copy() if wanted >= 0 else logits
