@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import json
-import random
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_requests import CHAT, ask, fuzz
+from bad_clients import chat_request, nuisances
+from odd_requests import CHAT, fuzz
 
 from api_fakes import Gateway, deltas
 from trimtab.telemetry.log import LogFormat, LogLevel, configure
@@ -62,47 +60,11 @@ async def test_malformed_requests_get_honest_answers_and_leave_nothing(
 
 
 async def well_behaved(gateway: Gateway) -> bool:
-    body = json.dumps(CHAT).encode()
     reader, writer = await asyncio.open_unix_connection(str(gateway.inference_socket))
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
-        % (len(body), body)
-    )
+    writer.write(chat_request(CHAT))
     answer = await reader.read()
     writer.close()
     return answer.startswith(b"HTTP/1.1 200 ") and b"data: [DONE]" in answer
-
-
-async def vanishes(gateway: Gateway) -> None:
-    body = json.dumps(CHAT).encode()
-    reader, writer = await asyncio.open_unix_connection(str(gateway.inference_socket))
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    )
-    await reader.readline()
-    writer.transport.abort()
-
-
-async def reads_a_byte_at_a_time(gateway: Gateway) -> None:
-    body = json.dumps(CHAT | {"trimtab": {}}).encode()
-    with socket.socket(socket.AF_UNIX) as client:
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, str(gateway.inference_socket))
-        head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
-        await loop.sock_sendall(client, head + body)
-        for _ in range(30):
-            if not await loop.sock_recv(client, 1):
-                return
-            await asyncio.sleep(0.1)
-
-
-async def sends_garbage(gateway: Gateway) -> None:
-    await ask(gateway.inference_socket, random.Random(1).randbytes(2000))
-
-
-async def never_finishes(gateway: Gateway) -> None:
-    await ask(gateway.inference_socket, b"POST /v1/completions HTTP/1.1\r\ncontent-length: 50\r\n")
 
 
 async def test_of_200_clients_the_well_behaved_half_is_served(serve: Callable[..., Any]) -> None:
@@ -115,9 +77,8 @@ async def test_of_200_clients_the_well_behaved_half_is_served(serve: Callable[..
         rate=0,
     )
     gateway.inference.events = deltas(*["some text " * 40] * 50)
-    bad = [vanishes, reads_a_byte_at_a_time, sends_garbage, never_finishes]
     async with nothing_leaks(gateway), asyncio.timeout(30):
-        others = [asyncio.ensure_future(bad[number % 4](gateway)) for number in range(100)]
+        others = nuisances(gateway.inference_socket, chat_request(CHAT), 100, pause_s=0.2)
         served = await asyncio.gather(*(well_behaved(gateway) for _ in range(100)))
         await asyncio.gather(*others, return_exceptions=True)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from odd_requests import ask, fuzz
+from bad_clients import chat_request, nuisances
+from odd_requests import fuzz
 
 from real_daemon import RealDaemon
 
@@ -90,17 +88,11 @@ async def test_10000_malformed_requests_leave_the_daemon_as_it_was(daemon: RealD
     assert daemon.status()["state"] == "ready"
 
 
-def request(**changes: Any) -> bytes:
-    body = json.dumps(CHAT | changes).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    return head % len(body) + body
-
-
 async def well_behaved(path: Path) -> bool:
     """Asks, and asks again after the time that it is told while the queue is full."""
     while True:
         reader, writer = await asyncio.open_unix_connection(str(path))
-        writer.write(request())
+        writer.write(chat_request(CHAT))
         answer = await reader.read()
         writer.close()
         if not answer.startswith((b"HTTP/1.1 429 ", b"HTTP/1.1 503 ")):
@@ -109,38 +101,9 @@ async def well_behaved(path: Path) -> bool:
         await asyncio.sleep(int(told[1]) if told else 0.2)
 
 
-async def vanishes(path: Path) -> None:
-    reader, writer = await asyncio.open_unix_connection(str(path))
-    writer.write(request(max_tokens=500))
-    await reader.readline()
-    writer.transport.abort()
-
-
-async def reads_a_byte_a_second(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, str(path))
-        await loop.sock_sendall(client, request(max_tokens=500))
-        for _ in range(10):
-            if not await loop.sock_recv(client, 1):
-                return
-            await asyncio.sleep(1)
-
-
-async def sends_garbage(path: Path) -> None:
-    for number in range(5):
-        await ask(path, random.Random(number).randbytes(2000))
-
-
-async def never_finishes(path: Path) -> None:
-    await ask(path, b"POST /v1/completions HTTP/1.1\r\ncontent-length: 50\r\n")
-
-
 async def crowd(path: Path) -> list[bool]:
     """200 clients at once; which of the well-behaved half were served."""
-    bad = [vanishes, reads_a_byte_a_second, sends_garbage, never_finishes]
-    others = [asyncio.ensure_future(bad[number % 4](path)) for number in range(100)]
+    others = nuisances(path, chat_request(CHAT | {"max_tokens": 500}), 100)
     served = await asyncio.gather(*(well_behaved(path) for _ in range(100)))
     await asyncio.gather(*others, return_exceptions=True)
     return served
