@@ -12,10 +12,13 @@ from rich.table import Table
 
 from trimtab.catalog.disk import readable
 from trimtab.domain.models import ModelSpec
-from trimtab.domain.profile import STOLEN, Kind, Measurement, Profile, VariantQuality
+from trimtab.domain.profile import STOLEN, Kind, Measurement, Profile, TaskQuality, VariantQuality
 
 DISTURBED = "~"
 """Stands before a figure none of whose samples was undisturbed."""
+
+WIDE = 3.0
+"""A perplexity that may be so many times as high is shown without its interval."""
 
 
 class ProfileProgress:
@@ -105,13 +108,20 @@ def print_quality(quality: tuple[VariantQuality, ...], source: str, console: Con
             table.add_row(
                 f"  {one.variant}",
                 task.task,
-                f"{task.perplexity:.2f} [{task.perplexity_low:.2f}, {task.perplexity_high:.2f}]",
+                perplexity_text(task),
                 f"{task.mean_kl:.4f} [{task.kl_low:.4f}, {task.kl_high:.4f}]",
                 f"{task.quality_ratio:.3f}",
                 f"{task.agreement:.1%}",
                 right,
             )
     console.print(table)
+
+
+def perplexity_text(task: TaskQuality) -> str:
+    """The perplexity with its interval, unless the text was too short for one that says much."""
+    if task.perplexity_high > WIDE * task.perplexity:
+        return f"{task.perplexity:.2f} (too little text)"
+    return f"{task.perplexity:.2f} [{task.perplexity_low:.2f}, {task.perplexity_high:.2f}]"
 
 
 def _print_head(profile: Profile, console: Console) -> None:

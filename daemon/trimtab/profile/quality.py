@@ -78,7 +78,7 @@ def task_quality(scores: Scores) -> TaskQuality:
         task=scores.task,
         tokens=sum(counts),
         perplexity=math.exp(nll.mean),
-        perplexity_low=math.exp(nll.low),
+        perplexity_low=math.exp(max(0.0, nll.low)),
         perplexity_high=math.exp(nll.high),
         mean_kl=kl.mean,
         kl_low=max(0.0, kl.low),
