@@ -40,6 +40,7 @@ CONVERSATIONS: Final = 2
 GOLDEN: Final = 0.618034
 CALM_S: Final = 0.4
 WAIT_S: Final = 2.0
+ANSWER_S: Final = 20.0
 BEYOND_BYTES: Final = 16 * MIB
 
 
@@ -190,10 +191,11 @@ class Reaction:
         """One squeeze; None if it was disturbed."""
         await self._let_go()
         try:
-            idle_bytes = await self._conversations_end()
-        except WorkerError:
+            async with asyncio.timeout(ANSWER_S):
+                idle_bytes = await self._conversations_end()
+        except (WorkerError, TimeoutError) as error:
             if self._daemon.ended:
-                raise
+                raise WorkerError(f"the daemon has ended: {self._daemon.ended}") from error
             await self._squeeze.hold(0)  # others have taken so much that the daemon had to park
             return None
         share = (number + 1) * GOLDEN % 1.0
