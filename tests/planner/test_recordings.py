@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -245,3 +246,15 @@ def test_the_whole_policy_comes_back_as_it_was(world: RecordedWorld) -> None:
     again: Policy = from_plain(to_plain(world.policy))
 
     assert again == world.policy
+
+
+def test_means_that_rest_are_in_a_recording_and_come_back_the_same() -> None:
+    world = World(policy=policy(), celsius=79.9).start().run(60)
+    world.celsius = 80.1
+    world.run(36)
+
+    again = from_plain(json.loads(json.dumps(to_plain(world.state))))
+
+    assert world.state.distrust
+    assert world.state.heat.tried
+    assert again == world.state
