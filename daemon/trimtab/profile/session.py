@@ -130,6 +130,7 @@ class Session:
             WorkerError: The process can't be started, or died.
         """
         begun_s = self._clock.monotonic_s()
+        self._worker.begin()
         self.ready = await self._worker.load(load_timeout_s(self.launch, None))
         wall_s = self._clock.monotonic_s() - begun_s
         lost_s = waited_s({}, read_threads(self.pid, self._proc))

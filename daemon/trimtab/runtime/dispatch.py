@@ -33,6 +33,7 @@ from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.serving.pool import Pool
 from trimtab.serving.running_kv import RunningKv
+from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Pace, Speculate
 from trimtab.workers.supervisor import Supervisor
@@ -238,19 +239,26 @@ class Dispatcher:
         if old is not None and _serves(old, point):
             self._arrive(point, old)
             return
-        if old is not None and action.mode is HandoverMode.BREAK_BEFORE_MAKE:
-            await self._retire(old, wait_for_memory=True)
-            self.point = PARKED
-            old = None
-        new = await self._load(variant, point)
+        breaks = old is not None and action.mode is HandoverMode.BREAK_BEFORE_MAKE
+        new = self._supervisor.begin(self._launch(variant, point, held=breaks))
+        try:
+            if old is not None and breaks:
+                # The new process starts meanwhile; what takes memory waits until it has come back.
+                await self._retire(old, wait_for_memory=True)
+                self.point = PARKED
+                old = None
+            await self._load(new)
+        except BaseException:
+            await self._supervisor.kill(new)
+            raise
         self._arrive(point, new)
         if old is not None and old.alive:
             await self._retire(old, wait_for_memory=False)
 
-    async def _load(self, variant: VariantSpec, point: OperatingPoint) -> Worker:
+    def _launch(self, variant: VariantSpec, point: OperatingPoint, *, held: bool) -> Launch:
         model = self._model
         assert model is not None
-        launch = Launch(
+        return Launch(
             variant,
             point.threads,
             model.context_length,
@@ -258,16 +266,17 @@ class Dispatcher:
             model.variant(draft_of(point.speculation) or ""),
             model.rope,
             self._streams.guided(),
+            held=held or self._streams.count(StreamState.HELD) > 0,
         )
-        started_s = self._clock.monotonic_s()
-        worker = await self._supervisor.start(launch, self._load_s.get(variant.name))
-        took_s = self._clock.monotonic_s() - started_s
-        self._load_s[variant.name] = took_s
+
+    async def _load(self, worker: Worker) -> None:
+        name = worker.variant.name
+        await self._supervisor.load(worker, self._load_s.get(name))
+        assert worker.ready is not None
+        took_s = self._load_s[name] = worker.ready.load_s
         held = anonymous_bytes(worker.pid or 0, self._settings.proc_root)
         if held is not None:
-            now = self._clock.monotonic_s()
-            self._post(WorkerMeasured(now, variant.name, held, took_s))
-        return worker
+            self._post(WorkerMeasured(self._clock.monotonic_s(), name, held, took_s))
 
     def _arrive(self, point: OperatingPoint, worker: Worker) -> None:
         """The point is in force: pace and context first, then the streams."""

@@ -49,15 +49,16 @@ def main() -> int:
 
 
 def _serve(channel: Channel) -> int:
+    # numpy would start a thread for each core; nothing here multiplies matrices with it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The engine takes a third of a second to import: not before the process is tied to its parent.
     from trimtab.worker.loading import load
 
     try:
-        loop = load(channel)
+        load(channel).run()
     except LoadError as error:
         sys.stderr.write(f"{error.message}\n")
         return _LOAD_FAILED
-    loop.run()
     return 0
 
 

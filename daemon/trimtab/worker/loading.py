@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from pathlib import Path
-from time import perf_counter
+from time import CLOCK_BOOTTIME, clock_gettime, perf_counter
 from types import FrameType
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,20 +24,28 @@ from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.variant import VariantFacts, read_variant
-from trimtab.workers.protocol import Load, LoadFailed, Ready, decode_to_worker
+from trimtab.workers.protocol import Load, LoadFailed, Ready, Stop, decode_to_worker
+
+_START_FIELD: Final = 19
+"""Of /proc/PID/stat, counted after the name: when the process began, in ticks since the boot."""
 
 
 def load(channel: Channel) -> Loop:
     """Wait for `Load`, load the variant, prove that it computes, and say `Ready`.
 
+    All that can be done without knowing the variant has been done when this waits: a process that
+    is started before its turn loses no more time with it.
+
     Raises:
+        SystemExit: It is told to stop before there was anything to load.
         LoadError: It doesn't load; the controller has been told.
         WorkerError: The first message isn't one, or isn't `Load`.
         ChannelClosedError: The controller is gone.
     """
     og.disable_telemetry_events()
+    prepared_in_s = _age_s()
     request = _first_message(channel)
-    begun_s = perf_counter()
+    begun_s = perf_counter() - prepared_in_s
     try:
         return _load(channel, request, begun_s)
     except LoadError as error:
@@ -54,6 +64,8 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
         raise LoadError(f"context: {request.context} is less than 1", code="invalid_request")
     facts = read_variant(Path(request.folder))
     tokenizer = Tokenizer(facts)
+    if not request.held:
+        tokenizer.ready()
     choice = choose_decoder(facts, request)
     _prove(choice.decoder, facts)
     guides = Guides(tokenizer.vocabulary, facts.vocabulary, facts.eos)
@@ -89,6 +101,8 @@ def _first_message(channel: Channel) -> Load:
         message = decode_to_worker(frames[0][0])
     except msgspec.MsgspecError as error:
         raise WorkerError(f"the first message is none: {error}") from error
+    if isinstance(message, Stop):
+        raise SystemExit(0)
     if not isinstance(message, Load):
         raise WorkerError(f"the first message must be load, not {type(message).__name__.lower()}")
     return message
@@ -112,6 +126,16 @@ def _prove(decoder: Decoder, facts: VariantFacts) -> None:
             f"{facts.folder}: it loads and computes no finite numbers",
             hint="build the variant again: `trimtab models build`",
         )
+
+
+def _age_s() -> float:
+    """How long this process has lived; 0 if the kernel doesn't tell."""
+    try:
+        status = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace")
+        started_ticks = int(status.rpartition(")")[2].split()[_START_FIELD])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, clock_gettime(CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

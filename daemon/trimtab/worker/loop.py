@@ -15,7 +15,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from trimtab.errors import EngineError, TrimtabError
+from trimtab.errors import EngineError, LoadError, TrimtabError
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
@@ -91,6 +91,7 @@ class Loop:
         Raises:
             ChannelClosedError: The controller is gone.
             WorkerError: What arrives on the channel can't be understood any more.
+            LoadError: There was no time for the tokenizer before, and there is none to be had.
         """
         while self._running:
             for body, descriptors in self._channel.receive(self._wait_s()):
@@ -109,6 +110,7 @@ class Loop:
             return 0
         if any(self._turns.can_go_on(stream) for stream in self._streams.values()):
             return self._turns.pacer.rest_s(perf_counter())
+        self._tokenizer.ready()
         if self._untidy and not self._streams:
             return self._tidy()
         return None
@@ -242,6 +244,8 @@ class Loop:
         except GuideError as error:
             refused = RenderFailed(message.id, error.code, error.message, error.field)
             self._channel.put(refused)
+        except LoadError:
+            raise  # without a tokenizer no other request could be served either
         except EngineError as error:
             self._channel.put(RenderFailed(message.id, error.code, error.message))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -50,10 +51,7 @@ class Vocabulary:
         self, pieces: list[str], *, byte_level: bool, added: dict[int, str], special: frozenset[int]
     ) -> None:
         encoded = [piece.encode() for piece in pieces]
-        ends = array("I", [0])
-        for piece in encoded:
-            ends.append(ends[-1] + len(piece))
-        self._ends = ends
+        self._ends = array("I", accumulate(map(len, encoded), initial=0))
         self._block = b"".join(encoded)
         self._byte_level = byte_level
         self._added = added

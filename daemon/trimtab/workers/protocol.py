@@ -109,6 +109,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
         draft_indices_graph: The same file name for the draft.
         rope: How positions are turned into the keys; None where that follows no single base.
         guided: A stream that is held to a form will come: get ready for it, too.
+        held: True if streams wait that have begun: they need no tokenizer to go on, so it is made
+            after `Ready`.
     """
 
     folder: str
@@ -120,6 +122,7 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     draft_indices_graph: str = ""
     rope: RopeSpec | None = None
     guided: bool = False
+    held: bool = False
 
 
 class Render(msgspec.Struct, frozen=True, tag="render"):
@@ -283,7 +286,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The variant is loaded and has produced a token.
 
     Attributes:
-        load_s: From the first frame to now.
+        load_s: Seconds from the start of the process to now, without the time that it waited for
+            the first frame.
         decoder: ``generator`` or ``kv``.
         decoder_reason: Why it isn't the one that was asked for; empty otherwise.
         resident_bytes: RSS of the process.

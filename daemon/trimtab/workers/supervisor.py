@@ -78,25 +78,49 @@ class Supervisor:
         """Workers whose processes live, oldest first."""
         return tuple(self._workers)
 
-    async def start(self, launch: Launch, measured_s: float | None) -> Worker:
-        """Start a worker and load its variant.
+    def begin(self, launch: Launch) -> Worker:
+        """Start a worker's process; it takes no memory to speak of until `load`.
+
+        Raises:
+            WorkerError: The process can't be started.
+        """
+        worker = Worker(next(self._numbers), launch, self._clock, self, self._argv)
+        worker.begin()
+        self._workers.append(worker)
+        return worker
+
+    async def load(self, worker: Worker, measured_s: float | None) -> None:
+        """Load a worker's variant.
 
         Args:
-            launch: What to load.
+            worker: Its process was begun here.
             measured_s: How long loading it took here before; None if never.
+
+        Raises:
+            LoadError: It does not load or not in time; the process is gone.
+            WorkerError: The process has died.
+        """
+        try:
+            await worker.load(load_timeout_s(worker.launch, measured_s))
+        except BaseException:
+            self._forget(worker)
+            raise
+
+    async def start(self, launch: Launch, measured_s: float | None) -> Worker:
+        """Start a worker and load its variant: `begin` and `load` in one.
 
         Raises:
             LoadError: It does not load or not in time; the process is gone.
             WorkerError: The process can't be started, or died.
         """
-        worker = Worker(next(self._numbers), launch, self._clock, self, self._argv)
-        self._workers.append(worker)
-        try:
-            await worker.load(load_timeout_s(launch, measured_s))
-        except BaseException:
-            self._forget(worker)
-            raise
+        worker = self.begin(launch)
+        await self.load(worker, measured_s)
         return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """End a worker that nothing was asked of; returns when it has been reaped."""
+        await worker.kill()
+        self._forget(worker)
 
     async def retire(self, worker: Worker) -> None:
         """End a worker; returns when it has been reaped."""

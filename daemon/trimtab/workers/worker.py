@@ -58,6 +58,7 @@ class Launch:
         draft: Another variant of the model that drafts for it in the same KV; None for none.
         rope: How the model turns positions into keys; None where that follows no single base.
         guided: Whether there are streams now that are held to a form.
+        held: Streams that have begun wait for it.
     """
 
     variant: VariantSpec
@@ -67,6 +68,7 @@ class Launch:
     draft: VariantSpec | None = None
     rope: RopeSpec | None = None
     guided: bool = False
+    held: bool = False
 
 
 class WorkerListener(Protocol):
@@ -134,18 +136,16 @@ class Worker:
         """True while the process lives."""
         return self._process is not None and self._process.alive
 
-    async def load(self, timeout_s: float) -> Ready:
-        """Start the process and load the variant.
-
-        A worker that fails here has been ended and reaped when the exception comes.
+    def begin(self) -> None:
+        """Start the process, which gets ready for anything and waits to be told what to load.
 
         Raises:
-            LoadError: It does not load, or not within ``timeout_s``.
-            WorkerError: The process can't be started or dies.
+            WorkerError: The process can't be started.
         """
         self.state = WorkerState.STARTING
         ours, theirs = socket.socketpair()
         self._loaded = asyncio.get_running_loop().create_future()
+        self._loaded.add_done_callback(_took_note)
         try:
             self._process = ChildProcess(
                 self._argv(theirs.fileno()), [theirs.fileno()], self._on_exit, self._on_line
@@ -158,21 +158,36 @@ class Worker:
             theirs.close()
         self._process.be_first_victim()  # its streams can be brought back
         self._channel = Channel(ours, self._on_message, self._on_close)
-        name, draft = self.variant.name, self.launch.draft
+
+    def _what_to_load(self) -> Load:
+        launch, draft = self.launch, self.launch.draft
+        return Load(
+            folder=launch.variant.folder,
+            threads=launch.threads,
+            decoder=launch.decoder,
+            context=launch.context,
+            indices_graph=launch.variant.indices_graph,
+            draft=draft.folder if draft is not None else "",
+            draft_indices_graph=draft.indices_graph if draft is not None else "",
+            rope=launch.rope,
+            guided=launch.guided,
+            held=launch.held,
+        )
+
+    async def load(self, timeout_s: float) -> Ready:
+        """Have the process that was begun load the variant.
+
+        A worker that fails here has been ended and reaped when the exception comes.
+
+        Raises:
+            LoadError: It does not load, or not within ``timeout_s``.
+            WorkerError: The process dies.
+        """
+        assert self._loaded is not None, "the process was never begun"
+        name = self.variant.name
         try:
-            self.send(
-                Load(
-                    folder=self.variant.folder,
-                    threads=self.launch.threads,
-                    decoder=self.launch.decoder,
-                    context=self.launch.context,
-                    indices_graph=self.variant.indices_graph,
-                    draft=draft.folder if draft is not None else "",
-                    draft_indices_graph=draft.indices_graph if draft is not None else "",
-                    rope=self.launch.rope,
-                    guided=self.launch.guided,
-                )
-            )
+            if not self._loaded.done():  # else it has died already, and this says of what
+                self.send(self._what_to_load())
             async with asyncio.timeout(timeout_s):
                 self.ready = await self._loaded
         except TimeoutError as error:
@@ -332,3 +347,9 @@ class Worker:
         for ping in self._pings.values():
             if not ping.done():
                 ping.set_exception(gone)
+
+
+def _took_note(loaded: asyncio.Future[Ready]) -> None:
+    """A process may end before anybody waits for its load: that is no fault that was missed."""
+    if not loaded.cancelled():
+        loaded.exception()
