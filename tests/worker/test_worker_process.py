@@ -89,6 +89,63 @@ def test_the_end_of_the_channel_before_the_load_is_the_end_too(new_worker: NewWo
     assert worker.process.wait(DEADLINE_S) == 0
 
 
+def test_a_worker_that_is_not_needed_after_all_ends_without_a_word(new_worker: NewWorker) -> None:
+    worker = new_worker()
+
+    assert worker.stop() == 0
+    assert worker.errors() == ""
+
+
+def test_a_load_counts_from_the_start_of_the_process_but_not_what_it_waits(
+    new_worker: NewWorker,
+) -> None:
+    worker = new_worker()
+    begun_s = monotonic()
+    wait_for_name(worker.process.pid, "trimtab-worker")
+    sleep(1.0)
+    ready = worker.load()
+    whole_s = monotonic() - begun_s
+
+    assert 0.05 < ready.load_s < whole_s - 0.3
+
+
+def without_a_tokenizer(folder: Path) -> Path:
+    """A variant whose tokenizer the engine refuses, although its vocabulary can be read."""
+    shutil.copytree(TINY / "fp32", folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "NoSuchTokenizer"}')
+    return folder
+
+
+def test_a_variant_whose_tokenizer_the_engine_refuses_does_not_load(
+    new_worker: NewWorker, tmp_path: Path
+) -> None:
+    worker = new_worker()
+    worker.ask_to_load(folder=str(without_a_tokenizer(tmp_path / "v")), decoder="kv")
+    answer = worker.next()
+
+    assert isinstance(answer, LoadFailed)
+    assert "refuses the tokenizer" in answer.message
+
+
+def test_held_streams_go_on_before_the_tokenizer_is_missed(
+    new_worker: NewWorker, tmp_path: Path
+) -> None:
+    worker = new_worker()
+    worker.load(folder=str(without_a_tokenizer(tmp_path / "v")), decoder="kv", held=True)
+    answer = worker.run(Start(stream=1, prompt=[5, 6, 7], max_tokens=30, ignore_eos=True))
+
+    assert len(answer.tokens) == 30
+    assert worker.process.wait(DEADLINE_S) == 1
+    assert "refuses the tokenizer" in worker.errors()
+
+
+def test_held_streams_cost_new_requests_nothing_but_a_moment(new_worker: NewWorker) -> None:
+    worker = new_worker()
+    worker.load(decoder="kv", held=True)
+
+    assert worker.prompt("hello")
+
+
 def test_a_worker_whose_parent_is_gone_at_its_start_ends_at_once(tmp_path: Path) -> None:
     # The shell that starts it is not the process that made the socketpair.
     ours, theirs = socket.socketpair()

@@ -137,6 +137,29 @@ async def test_a_worker_that_dies_at_once_is_told_with_its_last_words(launch: La
     assert told.lines == ["no such instruction"]
 
 
+async def test_a_process_that_died_before_its_turn_says_why_when_it_is_to_load(
+    launch: Launch,
+) -> None:
+    supervisor, told = supervised("dies_at_once")
+    worker = supervisor.begin(launch)
+    await until(lambda: not worker.alive)
+    with pytest.raises(WorkerError, match="exit status 3: no such instruction"):
+        await supervisor.load(worker, None)
+
+    assert supervisor.workers == ()
+    assert told.lost == []
+
+
+async def test_a_process_that_is_not_needed_after_all_is_ended(launch: Launch) -> None:
+    supervisor, told = supervised("none")
+    stopped, killed = supervisor.begin(launch), supervisor.begin(launch)
+    await supervisor.retire(stopped)
+    await supervisor.kill(killed)
+
+    assert supervisor.workers == ()
+    assert told.lost == []
+
+
 @pytest.mark.parametrize("fault", ["talks_nonsense", "boasts"])
 async def test_a_worker_that_talks_nonsense_is_ended(launch: Launch, fault: str) -> None:
     supervisor, _ = supervised(fault)

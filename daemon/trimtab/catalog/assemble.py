@@ -9,6 +9,7 @@ from typing import Final
 
 from trimtab.catalog.disk import readable
 from trimtab.catalog.fingerprint import file_sha256, tokenizer_sha256
+from trimtab.catalog.gate import refuse_wrong
 from trimtab.catalog.graph import GraphFacts, read_graph
 from trimtab.catalog.indices import write_indices_graph
 from trimtab.catalog.manifest import MANIFEST, Manifest, Variant, read
@@ -31,6 +32,7 @@ class Candidate:
         options: How it was built, where that is known.
         known: What was measured before; None for a new one.
         measured_against: The reference of that measurement.
+        origin: The Hugging Face folder that it was built from, where that is at hand.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Candidate:
     options: dict[str, str] = field(default_factory=dict)
     known: Variant | None = None
     measured_against: str = ""
+    origin: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,11 @@ def inspect(candidate: Candidate, progress: Progress) -> Inspected:
     is said, and the variant is good without.
 
     Raises:
-        CatalogError: The folder isn't a variant, or is damaged.
+        CatalogError: The folder isn't a variant, is damaged, or its graph leaves out a part of its
+            model.
     """
     facts = read_graph(candidate.folder)
+    refuse_wrong(candidate.folder, facts, candidate.origin)
     tokenizer = tokenizer_sha256(candidate.folder)
     unknown = sorted(set(facts.inputs) - {"input_ids", "attention_mask"})
     indices_graph = ""
@@ -179,7 +184,11 @@ def by_precision(inspected: Inspected) -> tuple[int, int, str]:
 
 
 def prove_all(
-    inspected: Sequence[Inspected], scratch: Path, threads: int, progress: Progress
+    inspected: Sequence[Inspected],
+    scratch: Path,
+    threads: int,
+    progress: Progress,
+    weights: Path | None = None,
 ) -> tuple[list[Proven], list[Refusal]]:
     """Prove each; the most precise that passes is what the others are compared with.
 
@@ -188,6 +197,8 @@ def prove_all(
         scratch: A folder for the reference's predictions (tokens × vocabulary × 2 bytes).
         threads: Engine threads.
         progress: Told of each.
+        weights: What the weights that they were built from say (scripts/weights_logits.py), where
+            these are at hand.
 
     Returns:
         Those that passed, the reference first, and those that didn't.
@@ -201,7 +212,7 @@ def prove_all(
                 proven.append(Proven(one, None, one.candidate.known))
                 continue
             try:
-                proof = _prove_one(one, reference, not proven, threads, progress)
+                proof = _prove_one(one, reference, not proven, threads, progress, weights)
             except BuildError as error:
                 refused.append(Refusal(one.candidate.name, error.message))
                 progress.say(error.message)
@@ -227,7 +238,12 @@ def _known_reference(candidate: Candidate) -> Variant | None:
 
 
 def _prove_one(
-    one: Inspected, reference: Path, is_reference: bool, threads: int, progress: Progress
+    one: Inspected,
+    reference: Path,
+    is_reference: bool,
+    threads: int,
+    progress: Progress,
+    weights: Path | None,
 ) -> Proof:
     with progress.step(f"Prove {one.candidate.name}") as note:
         return prove(
@@ -238,6 +254,7 @@ def _prove_one(
             reference=reference,
             is_reference=is_reference,
             indices_graph=one.indices_graph,
+            weights=weights,
             on_note=note,
         )
 

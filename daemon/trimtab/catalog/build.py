@@ -36,7 +36,7 @@ from trimtab.catalog.progress import Progress
 from trimtab.catalog.proof import evaluation_text
 from trimtab.catalog.publish import publish
 from trimtab.catalog.recipes import RECIPES, VariantRecipe
-from trimtab.catalog.sources import OFFLINE, Source, hugging_face_folder
+from trimtab.catalog.sources import OFFLINE, Source, hugging_face_folder, weights_logits
 from trimtab.errors import BuildError, CatalogError
 
 BUILDER: Final = "onnxruntime_genai.models.builder"
@@ -100,14 +100,14 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
         return BuildResult(target, there)
     work = request.models / f".work-{request.model_id}"
     with _work_folder(work, request.source.key):
-        candidates = _build_from_weights(request, wanted, work, progress)
+        candidates, weights = _build_from_weights(request, wanted, work, progress)
         candidates += [
             _quantize_kv(recipe, target, work, request.threads, progress)
             for recipe in wanted
             if recipe.base
         ]
         kept = kept_candidates(target, there)
-        proven, refused = _prove(request, kept + candidates, work, progress)
+        proven, refused = _prove(request, kept + candidates, work, weights, progress)
         manifest = manifest_of(
             proven,
             model_id=request.model_id,
@@ -125,17 +125,22 @@ def build_model(request: BuildRequest, progress: Progress) -> BuildResult:
 
 def _build_from_weights(
     request: BuildRequest, wanted: Sequence[VariantRecipe], work: Path, progress: Progress
-) -> list[Candidate]:
-    """The variants that need the model's own weights, and an environment that can read them."""
+) -> tuple[list[Candidate], Path | None]:
+    """The variants that need the model's own weights, and an environment that can read them.
+
+    Returns:
+        The variants, and the file of what the weights say; None if nothing was built from them.
+    """
     recipes = [recipe for recipe in wanted if not recipe.base]
     if not recipes:
-        return []
+        return [], None
     if not any(work.glob("*.built")):
         check_space(work, request.source.needs_bytes, f"Building {request.model_id}")
     python = build_env.ensure(request.cache, progress)
     weights = hugging_face_folder(request.source, work, python, progress)
     _warn_of_memory(request.source.memory_bytes, progress)
-    return [_build_variant(recipe, weights, work, python, progress) for recipe in recipes]
+    built = [_build_variant(recipe, weights, work, python, progress) for recipe in recipes]
+    return built, weights_logits(weights, work, python, progress)
 
 
 def _quantize_kv(
@@ -186,11 +191,15 @@ def _warn_of_memory(needed_bytes: int, progress: Progress) -> None:
 
 
 def _prove(
-    request: BuildRequest, candidates: Sequence[Candidate], work: Path, progress: Progress
+    request: BuildRequest,
+    candidates: Sequence[Candidate],
+    work: Path,
+    weights: Path | None,
+    progress: Progress,
 ) -> tuple[list[Proven], list[Refusal]]:
     inspected = [inspect(candidate, progress) for candidate in candidates]
     check_same_model(inspected)
-    proven, refused = prove_all(inspected, work, request.threads, progress)
+    proven, refused = prove_all(inspected, work, request.threads, progress, weights)
     if not proven:
         reasons = "; ".join(refusal.reason for refusal in refused)
         raise BuildError(f"nothing to publish: {reasons}", code="variant_refused")
@@ -231,7 +240,7 @@ def _build_variant(
 ) -> Candidate:
     folder = work / f"{recipe.name}.built"
     options = {"precision": recipe.precision, **recipe.options}
-    candidate = Candidate(recipe.name, folder, recipe.name, options)
+    candidate = Candidate(recipe.name, folder, recipe.name, options, origin=weights)
     if folder.is_dir():
         progress.say(f"{recipe.name} was built before.")
         return candidate

@@ -84,8 +84,7 @@ class Comparison:
             self._reference.put(row, log_probs)
         best = self._reference.get(row, len(following))
         if best is not None:
-            kl = (np.exp(best) * (best - log_probs)).sum(axis=1)
-            self._kl += np.maximum(kl, 0.0).tolist()
+            self._kl += divergences(best, log_probs).tolist()
             self._same += (best.argmax(axis=1) == log_probs.argmax(axis=1)).tolist()
 
     def result(self) -> dict[str, float | None]:
@@ -103,6 +102,15 @@ def log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Logarithms of the probabilities, row by row, without overflow."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     result: np.ndarray[Any, Any] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def divergences(
+    best: np.ndarray[Any, Any], log_probs: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """KL of each row from the best one's row, in nats; both are logarithms of probabilities."""
+    kl = (np.exp(best) * (best - log_probs)).sum(axis=1)
+    result: np.ndarray[Any, Any] = np.maximum(kl, 0.0)  # rounding may lead below
     return result
 
 

@@ -52,6 +52,8 @@ class GraphFacts:
         rope: How positions are turned into the keys.
         inputs: Inputs of the graph other than the cache's.
         files: Names of the files that the graph needs, its own first.
+        operators: Kinds of nodes in it.
+        windows: How many tokens each attention node sees, in the graph's order; 0 for all.
     """
 
     graph: str
@@ -65,6 +67,8 @@ class GraphFacts:
     rope: Rope
     inputs: tuple[str, ...]
     files: tuple[str, ...]
+    operators: frozenset[str]
+    windows: tuple[int, ...]
 
 
 def read_graph(folder: Path) -> GraphFacts:
@@ -102,6 +106,8 @@ def read_graph(folder: Path) -> GraphFacts:
         rope=_rope(graph, folder),
         inputs=tuple(i.name for i in graph.input if not i.name.startswith("past_")),
         files=(name, *external),
+        operators=frozenset(node.op_type for node in graph.node),
+        windows=_windows(graph),
     )
 
 
@@ -172,6 +178,11 @@ def _external_files(graph: Any) -> list[str]:
 
 def _attribute(node: Any, name: str, default: int) -> int:
     return next((int(a.i) for a in node.attribute if a.name == name), default)
+
+
+def _windows(graph: Any) -> tuple[int, ...]:
+    attention = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
+    return tuple(max(0, _attribute(node, "local_window_size", 0)) for node in attention)
 
 
 def _precision(graph: Any) -> tuple[str, bool]:

@@ -30,6 +30,20 @@ def indices_are_exact(request: dict[str, Any], ids: np.ndarray[Any, Any]) -> boo
     return all(_same(a, b) for a, b in zip(original, edited, strict=True))
 
 
+def logits_of(
+    request: dict[str, Any], ids: np.ndarray[Any, Any], piece: int
+) -> np.ndarray[Any, Any]:
+    """Logits (tokens, vocabulary) of the builder's own graph.
+
+    Args:
+        request: As above.
+        ids: Token ids, no more than the buffers hold.
+        piece: Tokens that are read at once.
+    """
+    pieces = [(ids[at : at + piece], None) for at in range(0, len(ids), piece)]
+    return np.concatenate(list(_run(request, str(request["graph"]), pieces, False)))
+
+
 def _same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return a.shape == b.shape and a.tobytes() == b.tobytes()
 

@@ -27,6 +27,8 @@ MAX_TOKENS: Final = 4096
 MIN_CONTEXT: Final = 256
 MAX_MEAN_KL: Final = 2.5
 MAX_LATE_RATIO: Final = 4.0
+MAX_WEIGHTS_DIFFERENCE: Final = 1e-2
+WEIGHTS_TOKENS: Final = 128
 EVALUATION_TEXT: Final = "evaluation.txt"
 
 
@@ -50,6 +52,9 @@ class Proof:
             wasn't asked for.
         shift: What a shift of the window costs, as `shift_loss` has it; None if it wasn't asked
             for, or can't be measured.
+        weights_difference: Furthest that a logit is from what the weights say; None if these
+            weren't at hand.
+        weights_kl: Mean KL to what the weights say, likewise.
     """
 
     resident_bytes: int
@@ -65,6 +70,8 @@ class Proof:
     tokens: int
     indices_exact: bool | None
     shift: dict[str, Any] | None
+    weights_difference: float | None
+    weights_kl: float | None
 
     def hints(self, threads: int) -> Hints:
         """The speeds, as the manifest has them."""
@@ -91,6 +98,7 @@ def prove(
     reference: Path | None,
     is_reference: bool,
     indices_graph: str,
+    weights: Path | None,
     on_note: Callable[[str], None],
     generate: int = GENERATE,
     shift: bool = False,
@@ -105,6 +113,8 @@ def prove(
         reference: The file of the best variant's log-probabilities, or None for no comparison.
         is_reference: Whether this variant writes that file.
         indices_graph: The graph to compare with the original; empty for none.
+        weights: What its weights say (scripts/weights_logits.py); None if they aren't at hand. A
+            graph whose inputs aren't all known can't be held against it, and has no second graph.
         on_note: Called with a few words as it goes.
         generate: Tokens to generate.
         shift: Whether to measure what a shift of the window costs.
@@ -134,10 +144,11 @@ def prove(
         "indices_graph": indices_graph,
         "shift": shift,
         "rope": asdict(rope) if (rope := rope_spec(facts.rope)) is not None else None,
+        "weights": str(weights) if weights and indices_graph else "",
     }
     result = _run(request, name, on_note)
     proof = Proof(**{field.name: result[field.name] for field in fields(Proof)})
-    _judge(proof, name, facts.vocabulary)
+    _judge(proof, name, facts)
     return proof
 
 
@@ -164,11 +175,14 @@ def _run(request: dict[str, Any], name: str, on_note: Callable[[str], None]) -> 
     return result
 
 
-def _judge(proof: Proof, name: str, vocabulary: int) -> None:
-    """Refuse what runs but talks nonsense."""
+def _judge(proof: Proof, name: str, facts: GraphFacts) -> None:
+    """Refuse what runs but talks nonsense, or what another model would say."""
     early, late = proof.perplexity_early, proof.perplexity_late
-    reason = ""
-    if proof.perplexity > vocabulary / 2:
+    vocabulary = facts.vocabulary
+    reason = _another_model(proof, facts.precision)
+    if reason:
+        pass  # what comes below follows from it
+    elif proof.perplexity > vocabulary / 2:
         reason = f"it predicts noise: perplexity {proof.perplexity:.0f} of {vocabulary} words"
     elif proof.mean_kl > MAX_MEAN_KL:
         reason = (
@@ -184,6 +198,24 @@ def _judge(proof: Proof, name: str, vocabulary: int) -> None:
         reason = "its graph with logits_indices gives other logits than the original"
     if reason:
         raise BuildError(f"{name} is refused: {reason}", code="variant_refused")
+
+
+def _another_model(proof: Proof, precision: str) -> str:
+    """Why the graph isn't that of its weights; empty if it is, or if these aren't at hand."""
+    difference, kl = proof.weights_difference, proof.weights_kl
+    if difference is None or kl is None:
+        return ""
+    if precision == "fp32" and difference > MAX_WEIGHTS_DIFFERENCE:
+        return (
+            f"its logits differ from its weights' by up to {difference:.2g}, and rounding makes "
+            f"{MAX_WEIGHTS_DIFFERENCE} at most: the builder made another model of it"
+        )
+    if kl > MAX_MEAN_KL:
+        return (
+            f"its mean KL to its own weights is {kl:.2f}, and {MAX_MEAN_KL} is the most that "
+            "quantization makes: the builder made another model of it"
+        )
+    return ""
 
 
 def _cpu_name() -> str:

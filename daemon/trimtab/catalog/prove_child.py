@@ -21,8 +21,8 @@ import numpy as np
 import onnxruntime_genai as og
 import psutil
 
-from trimtab.catalog.compare import Comparison, Reference
-from trimtab.catalog.own_kv import indices_are_exact
+from trimtab.catalog.compare import Comparison, Reference, divergences, log_softmax
+from trimtab.catalog.own_kv import indices_are_exact, logits_of
 from trimtab.catalog.shift_loss import shift_loss
 from trimtab.errors import BuildError
 
@@ -156,7 +156,22 @@ def prove(request: dict[str, Any], answer: Any) -> dict[str, Any]:
     if request.get("shift"):
         answer({"note": "the window is shifted"})
         result["shift"] = shift_loss(request, ids.astype(np.int64))
-    return result
+    return result | _against_weights(request)
+
+
+def _against_weights(request: dict[str, Any]) -> dict[str, float | None]:
+    """How far the graph is from what the weights say; None where these aren't at hand."""
+    if not request.get("weights"):
+        return {"weights_difference": None, "weights_kl": None}
+    with np.load(request["weights"]) as said:
+        ids, wanted = said["ids"], said["logits"]
+    vocabulary = min(wanted.shape[1], int(request["vocabulary"]))
+    got = logits_of(request, ids, PIECE)[:, :vocabulary]
+    wanted = wanted[:, :vocabulary]
+    return {
+        "weights_difference": float(np.abs(got - wanted).max()),
+        "weights_kl": float(divergences(log_softmax(wanted), log_softmax(got)).mean()),
+    }
 
 
 def _has_chat_template(tokenizer: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.catalog.compare import log_softmax
+from trimtab.catalog.compare import divergences, log_softmax
 from trimtab.catalog.own_session import OwnSession
 from trimtab.catalog.rotation import Rotation, refusal
 from trimtab.domain.models import RopeSpec
@@ -55,7 +55,7 @@ def shift_loss(request: dict[str, Any], ids: Ids) -> dict[str, float | str] | No
         session.length = window
         _shift(session, part[:window], turns)
         shifted = _predictions(session, part, window, read=session.length)
-        kl += np.maximum((np.exp(whole) * (whole - shifted)).sum(axis=1), 0.0).tolist()
+        kl += divergences(whole, shifted).tolist()
         following = part[window + 1 :]
         for name, rows in (("whole", whole), ("shifted", shifted)):
             surprise[name] += (-rows[np.arange(len(following)), following]).tolist()

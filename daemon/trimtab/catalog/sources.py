@@ -17,6 +17,7 @@ from trimtab.catalog import build_env, build_process, gguf
 from trimtab.catalog.disk import folder_bytes
 from trimtab.catalog.fingerprint import file_sha256
 from trimtab.catalog.progress import Progress
+from trimtab.catalog.proof import WEIGHTS_TOKENS, evaluation_text
 from trimtab.catalog.recipes import (
     ARCHITECTURES,
     BROKEN_ARCHITECTURES,
@@ -26,6 +27,7 @@ from trimtab.catalog.recipes import (
 from trimtab.errors import BuildError
 
 CONVERT: Final = Path(__file__).parent / "scripts" / "convert_gguf.py"
+LOGITS: Final = Path(__file__).parent / "scripts" / "weights_logits.py"
 BUILDER_PEAK: Final = 4
 """The builder's peak memory over the weights in fp32: measured between 3 and 5."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
@@ -178,6 +180,30 @@ def hugging_face_folder(source: Source, work: Path, python: Path, progress: Prog
             _convert(file, folder, python, note)
     check_config(folder)
     return folder
+
+
+def weights_logits(weights: Path, work: Path, python: Path, progress: Progress) -> Path:
+    """What the weights say of the beginning of the evaluation text, as Hugging Face runs them.
+
+    Args:
+        weights: A Hugging Face folder.
+        work: The build's own folder.
+        python: The build environment's interpreter.
+        progress: Told of it.
+
+    Returns:
+        The file that `scripts/weights_logits.py` writes; one that is there from before is kept.
+
+    Raises:
+        BuildError: They can't be run.
+    """
+    path = work / "weights-logits.npz"
+    if not path.is_file():
+        argv = [str(python), str(LOGITS), str(weights), str(evaluation_text())]
+        with progress.step("Run the weights themselves, to hold the graphs against") as note:
+            argv += [str(WEIGHTS_TOKENS), str(path)]
+            build_process.run(argv, "run the weights", note, environ=OFFLINE)
+    return path
 
 
 def _convert(file: Path, folder: Path, python: Path, note: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trimtab.catalog.fingerprint import file_sha256, tokenizer_sha256
+from trimtab.catalog.gate import refuse_wrong
 from trimtab.catalog.graph import read_graph
 from trimtab.catalog.load import variant_folder, wrong_files
 from trimtab.catalog.manifest import Manifest, Variant
@@ -91,14 +92,17 @@ def _run(
     folder: Path, manifest: Manifest, variant: Variant, threads: int, progress: Progress
 ) -> Verdict:
     where = variant_folder(folder, variant)
+    facts = read_graph(where)
+    refuse_wrong(where, facts)
     with progress.step(f"Run {manifest.id} {variant.name}") as note:
         proof = prove(
             variant.name,
             where,
-            read_graph(where),
+            facts,
             threads=threads,
             reference=None,
             is_reference=False,
+            weights=None,
             indices_graph="" if _same_engine(variant) else variant.indices_graph,
             on_note=note,
             generate=GENERATE,

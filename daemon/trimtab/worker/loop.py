@@ -82,7 +82,7 @@ class Loop:
         self._streams: dict[int, Stream] = {}
         self._turns = Turns(decoder, channel.put, self._over)
         self._windows = Windows(decoder, channel.put, self._over)
-        self._untidy = False
+        self._untidy = True
         self._running = True
 
     def run(self) -> None:
@@ -110,15 +110,15 @@ class Loop:
             return 0
         if any(self._turns.can_go_on(stream) for stream in self._streams.values()):
             return self._turns.pacer.rest_s(perf_counter())
-        self._tokenizer.ready()
         if self._untidy and not self._streams:
             return self._tidy()
         return None
 
     def _tidy(self) -> float | None:
-        """Wait a little for the next request; give memory back if none comes."""
+        """Wait a little for the next request; do what there was no time for if none comes."""
         if self._channel.readable(_TIDY_AFTER_S):
             return 0
+        self._tokenizer.ready()
         gc.collect()
         give_back_free_memory()
         self._untidy = False
@@ -227,6 +227,7 @@ class Loop:
             place = Place(stream.capacity, stream.descriptor, stream.valid)
             stream.cache = self._decoder.open(place)
             stream.cached_tokens = min(stream.cache.length, stream.prompt_length)
+            stream.prefilled = 0 < stream.cache.length == len(stream.tokens) - 1
             self._streams[stream.id] = stream
         except Exception as error:  # whatever it is, it is this stream's fault alone
             self._channel.put(_failed(start.stream, error))

@@ -1,0 +1,138 @@
+"""What builds and is wrong: graphs that leave out a part of their model.
+
+The engine's builder makes some graphs that load, generate and prove themselves on short texts, and
+compute another model: a sliding window that no layer keeps to, experts that aren't there, a norm of
+the wrong kind. Here a graph is held against what its folder says of the model: the builder's own
+genai_config.json, and Hugging Face's config.json where it is at hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trimtab.catalog.graph import GENAI_CONFIG, GraphFacts
+from trimtab.errors import CatalogError
+
+HF_CONFIG: Final = "config.json"
+WITHOUT_MEAN: Final = frozenset(
+    {"SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RMSNormalization"}
+)
+EXPERTS: Final = frozenset({"MoE", "QMoE", "GatherMatMul", "GatherMatMulNBits"})
+NORMS_BY_MEAN: Final = ("olmo",)
+"""Families that take the mean off; the builder gives these an RMS norm."""
+
+EXPERT_FAMILIES: Final = ("gptoss", "mixtral")
+"""Families of experts whose names don't say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A sliding window that a model should have.
+
+    Attributes:
+        tokens: How many tokens a layer of it sees.
+        layers: How many layers it is for.
+        file: The file that says so.
+    """
+
+    tokens: int
+    layers: int
+    file: Path
+
+
+def refuse_wrong(folder: Path, facts: GraphFacts, origin: Path | None = None) -> None:
+    """Refuse a graph that leaves out a part of its model.
+
+    Args:
+        folder: The variant's folder.
+        facts: What its graph says.
+        origin: The Hugging Face folder that it was built from, where that is at hand.
+
+    Raises:
+        CatalogError: With the reason and, where there is one, the way out.
+    """
+    source = _hugging_face_config(origin or folder)
+    architecture = facts.architecture
+    if architecture in NORMS_BY_MEAN and facts.operators & WITHOUT_MEAN:
+        raise CatalogError(
+            f"{folder}: {architecture}'s norm takes the mean off, and the graph's norm doesn't: "
+            "the builder writes the wrong norm for it, and the model talks nonsense",
+            hint="This family can't be used with this builder.",
+            code="graph_wrong",
+        )
+    if _has_experts(architecture, source) and not facts.operators & EXPERTS:
+        raise CatalogError(
+            f"{folder}: {architecture} is a mixture of experts, and the graph has none: the "
+            "builder left them out",
+            hint="This family can't be used with this builder.",
+            code="graph_wrong",
+        )
+    for window in _windows(folder, source, origin or folder, facts.kv.layers):
+        _refuse_ignored(folder, window, facts)
+
+
+def _refuse_ignored(folder: Path, window: Window, facts: GraphFacts) -> None:
+    kept = sum(1 for tokens in facts.windows if 0 < tokens <= window.tokens)
+    if window.tokens < facts.context_length and kept < window.layers:
+        raise CatalogError(
+            f"{folder}: {window.file} has a sliding window of {window.tokens} tokens for "
+            f"{window.layers} layers, and the graph keeps to it in {kept}: past "
+            f"{window.tokens} tokens the model goes wrong",
+            hint=f"Set model.context_length in {folder / GENAI_CONFIG} to {window.tokens} "
+            "or less: up to there the graph is right.",
+            code="graph_wrong",
+        )
+
+
+def _windows(folder: Path, source: Mapping[str, Any], origin: Path, layers: int) -> list[Window]:
+    """Windows that the builder's configuration speaks of, and Hugging Face's."""
+    found = []
+    path = folder / GENAI_CONFIG
+    decoder = _object(_read_json(path).get("model")).get("decoder")
+    said = _object(_object(decoder).get("sliding_window"))
+    tokens = said.get("window_size")
+    if isinstance(tokens, int) and tokens > 0:
+        named = said.get("layers") or range(layers)  # none named: a window that all should have
+        found.append(Window(tokens, len(named), path))
+    tokens = source.get("sliding_window")
+    if isinstance(tokens, int) and tokens > 0 and source.get("use_sliding_window", True):
+        found.append(Window(tokens, _windowed_layers(source, layers), origin / HF_CONFIG))
+    return found
+
+
+def _windowed_layers(source: Mapping[str, Any], layers: int) -> int:
+    """How many layers have the window; all, where the configuration doesn't tell them apart."""
+    kinds = source.get("layer_types")
+    if isinstance(kinds, Sequence) and not isinstance(kinds, str):
+        return sum(1 for kind in kinds if kind == "sliding_attention")
+    whole = source.get("max_window_layers")  # qwen2: the first so many attend to everything
+    if isinstance(whole, int) and source.get("model_type") == "qwen2":
+        return max(0, layers - whole)
+    return layers
+
+
+def _has_experts(architecture: str, source: Mapping[str, Any]) -> bool:
+    for field in ("num_local_experts", "num_experts", "n_routed_experts"):
+        if isinstance(source.get(field), int):
+            return bool(source[field] > 1)
+    return "moe" in architecture or architecture in EXPERT_FAMILIES
+
+
+def _hugging_face_config(folder: Path) -> dict[str, Any]:
+    path = folder / HF_CONFIG
+    return _read_json(path) if path.is_file() else {}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return _object(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise CatalogError(f"{path}: it can't be read as JSON: {error}") from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
