@@ -14,7 +14,7 @@ import socket
 import struct
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from trimtab.errors import LoadError, WorkerError
 from trimtab.worker.channel import Channel, ChannelClosedError
@@ -39,6 +39,8 @@ def main() -> int:
     channel = Channel(connection)
     try:
         return _serve(channel)
+    except SystemExit as end:  # SIGTERM, or there was nothing to load after all
+        return int(end.code or 0)
     except ChannelClosedError:
         return 0  # the controller is gone, and nobody is left to answer to
     except WorkerError as error:
@@ -85,5 +87,14 @@ def _join_group(folder: str) -> None:
             sys.stderr.write(f"{folder}: can't be joined: {error.strerror}\n")
 
 
+def _end(status: int) -> NoReturn:
+    """End at once: the kernel takes all memory back faster than the engine gives it piece by piece.
+
+    Whoever waits for the memory of an ended worker waits a tenth of a second less.
+    """
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from trimtab.errors import WorkerError
@@ -105,7 +105,7 @@ class Channel:
         """
         frames = self._whole_frames(most)
         if not frames and self.readable(wait_s):
-            self._take_in()
+            self.take_in()
             frames = self._whole_frames(most)
         return frames
 
@@ -119,7 +119,13 @@ class Channel:
             os.close(self._descriptors.popleft())
         self._socket.close()
 
-    def _take_in(self) -> None:
+    def take_in(self) -> None:
+        """Take what has arrived off the socket; `receive` hands it out later.
+
+        Raises:
+            ChannelClosedError: The other side has closed and every whole frame was taken before.
+            WorkerError: Descriptors were lost.
+        """
         while True:
             try:
                 data, ancillary, flags, _ = self._socket.recvmsg(
@@ -148,6 +154,17 @@ class Channel:
             self._incoming += data
             if len(data) < _CHUNK_BYTES and not ancillary:
                 return
+
+    def waiting(self) -> Iterator[memoryview]:
+        """Bodies of the whole frames that `receive` would hand out; none is taken."""
+        data, start = bytes(self._incoming), 0
+        while len(data) - start >= HEADER.size:
+            length, _ = HEADER.unpack_from(data, start)
+            end = start + HEADER.size + int(length)
+            if len(data) < end:
+                return
+            yield memoryview(data)[start + HEADER.size : end]
+            start = end
 
     def _complete(self) -> bool:
         length, _ = HEADER.unpack_from(self._incoming)

@@ -45,6 +45,12 @@ class Moving(Protocol):
         """Move a part; True once all is moved."""
 
 
+class InterruptedRunError(EngineError):
+    """A run of the engine was given up as `Decoder.interrupt` asked; the caches are as before."""
+
+    code = "interrupted"
+
+
 class Decoder(Protocol):
     """Runs one variant.
 
@@ -127,6 +133,13 @@ class Decoder(Protocol):
             place: Where to; nothing in it is valid.
             keep: Positions at the beginning that stay where they are.
             dropped: Positions after them that are left out; what follows moves up.
+        """
+
+    def interrupt(self, wanted: bool) -> None:
+        """Have the run that is under way in another thread end soon with `InterruptedRunError`.
+
+        Args:
+            wanted: False takes it back, for a run that ended before it could have an effect.
         """
 
     def close(self, cache: Cache) -> None:

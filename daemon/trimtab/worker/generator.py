@@ -114,6 +114,9 @@ class GeneratorDecoder:
         """It can't: its KV lies where nobody else can put it."""
         raise EngineError(self.rereads)
 
+    def interrupt(self, wanted: bool) -> None:
+        """It can't be: the engine holds the interpreter while it runs."""
+
     def close(self, cache: Cache) -> None:
         """Drop the Generator, and with it its KV."""
         if isinstance(cache, GeneratorCache):

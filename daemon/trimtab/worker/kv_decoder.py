@@ -172,6 +172,10 @@ class KvDecoder:
             raise EngineError(f"{dropped} tokens after {keep} can't be left out of {own.length}")
         return KvMove(own, self.open(place), keep, dropped, rotation)
 
+    def interrupt(self, wanted: bool) -> None:
+        """Between two of the graph's operators: some milliseconds even in a long piece."""
+        self._graph.options.terminate = wanted
+
     def close(self, cache: Cache) -> None:
         """Unmap the segment."""
         if isinstance(cache, KvCache):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trimtab.domain.kv import KvShape
 from trimtab.errors import EngineError, LoadError
+from trimtab.worker.decoder import InterruptedRunError
 from trimtab.worker.variant import DecoderFacts, VariantFacts
 
 INDICES: Final = "logits_indices"
@@ -60,6 +61,7 @@ class KvGraph:
 
     Attributes:
         session: onnxruntime's session.
+        options: Of each run.
         kv: The KV cache that it wants.
         has_indices: True if it computes logits only for the rows that it is told.
 
@@ -89,6 +91,7 @@ class KvGraph:
                 f"{path}: the engine refuses the variant: {error}",
                 hint="`trimtab models verify` tells whether its files are whole",
             ) from error
+        self.options = ort.RunOptions()
         inputs = {entry.name: entry for entry in self.session.get_inputs()}
         self.kv = kv_type(facts.decoder, inputs)
         self.has_indices = INDICES in inputs
@@ -127,11 +130,14 @@ class KvGraph:
         """Compute. The interpreter is free for other threads meanwhile.
 
         Raises:
+            InterruptedRunError: ``options.terminate`` was set meanwhile.
             EngineError: The engine failed.
         """
         try:
-            self.session.run_with_iobinding(binding)
+            self.session.run_with_iobinding(binding, self.options)
         except Exception as error:  # the engine raises a kind of its own for each fault
+            if self.options.terminate:
+                raise InterruptedRunError("the run was given up") from error
             raise EngineError(f"the engine failed: {error}") from error
 
     def bind_tokens(self, binding: Any, tokens: NDArray[np.int64], mask: NDArray[np.int64]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from time import perf_counter
 from typing import Final, assert_never
@@ -21,6 +22,7 @@ from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
+from trimtab.worker.listening import Listener
 from trimtab.worker.memory import give_back_free_memory, resident_bytes
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
@@ -80,7 +82,9 @@ class Loop:
         self._context = context
         self._guides = guides
         self._streams: dict[int, Stream] = {}
-        self._turns = Turns(decoder, channel.put, self._over)
+        listener = Listener(channel)
+        signal.set_wakeup_fd(listener.signalled, warn_on_full_buffer=False)
+        self._turns = Turns(decoder, channel.put, self._over, listener.during)
         self._windows = Windows(decoder, channel.put, self._over)
         self._untidy = True
         self._running = True
@@ -227,7 +231,8 @@ class Loop:
             place = Place(stream.capacity, stream.descriptor, stream.valid)
             stream.cache = self._decoder.open(place)
             stream.cached_tokens = min(stream.cache.length, stream.prompt_length)
-            stream.prefilled = 0 < stream.cache.length == len(stream.tokens) - 1
+            missing = stream.view.cached(len(stream.tokens)) - stream.cache.length
+            stream.prefilled = stream.cache.length > 0 and missing == 1
             self._streams[stream.id] = stream
         except Exception as error:  # whatever it is, it is this stream's fault alone
             self._channel.put(_failed(start.stream, error))

@@ -8,10 +8,12 @@ randomness. So drafts change how fast tokens come, never which.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 
 from trimtab.errors import EngineError
-from trimtab.worker.decoder import Decoder
+from trimtab.worker.decoder import Decoder, InterruptedRunError
+from trimtab.worker.listening import Interrupt
 from trimtab.worker.pace import Pacer, PieceSize
 from trimtab.worker.sampling import Logits
 from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs
@@ -22,6 +24,10 @@ _ASK_AHEAD = 64
 _ASK_FOR = 256
 
 
+def _deaf(stream: int, interrupt: Interrupt) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Turns:
     """Computes for streams, and says what comes of it.
 
@@ -29,6 +35,7 @@ class Turns:
         decoder: Runs the variant.
         say: Takes messages for the controller.
         over: Is told that a stream is complete, or of the error that ends it.
+        listening: Listens for what ends the run that is made for a stream (`Listener.during`).
 
     Attributes:
         pacer: When the engine may run.
@@ -42,6 +49,7 @@ class Turns:
         decoder: Decoder,
         say: Callable[[FromWorker], None],
         over: Callable[[Stream, Exception | None], None],
+        listening: Callable[[int, Interrupt], AbstractContextManager[None]] = _deaf,
     ) -> None:
         self.pacer = Pacer()
         self.mode = "off"
@@ -50,6 +58,7 @@ class Turns:
         self._decoder = decoder
         self._say = say
         self._over = over
+        self._listening = listening
         self._piece = PieceSize()
         self._costs = Costs()
 
@@ -87,7 +96,11 @@ class Turns:
         last = at + len(piece) == total
         begun_s = perf_counter()
         try:
-            logits = self._decoder.prefill(stream.cache, piece, last=last)
+            with self._listening(stream.id, self._decoder.interrupt):
+                logits = self._decoder.prefill(stream.cache, piece, last=last)
+        except InterruptedRunError:
+            self._ran(begun_s)  # what ends it is the next message
+            return
         except (EngineError, MemoryError) as error:
             self._over(stream, error)
             return
