@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from trimtab.catalog.processor import parse_cpu_name
+from trimtab.domain.process_memory import parse_holdings
 from trimtab.errors import UsageError
 from trimtab.profile.here import parse_memory
 from trimtab.profile.intervals import interval, student, wilson
 from trimtab.profile.page_cache import drop
-from trimtab.profile.process_facts import parse_holdings
 from trimtab.profile.quiet import busy_ratio, parse_cpu
 from trimtab.profile.session import Times
 from trimtab.profile.tasks import normalised, parse_questions, read_tasks

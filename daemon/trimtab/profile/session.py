@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from trimtab.domain.clock import Clock
+from trimtab.domain.process_memory import Holdings
 from trimtab.errors import EngineError, WorkerError
-from trimtab.profile.process_facts import Holdings, read_holdings
+from trimtab.profile.process_facts import read_holdings
 from trimtab.profile.threads import read_threads, waited_s
 from trimtab.serving.segments import Segment
 from trimtab.workers.protocol import (

@@ -8,17 +8,16 @@ killing a worker gives no KV back: that takes `cut` or `close`.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 from typing import Final
 
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError, StateError
+from trimtab.workers.segment_file import is_sealed, make_segment_file
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
 _FALLOC_FL_PUNCH_HOLE: Final = 2
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _BLOCK_BYTES: Final = 512
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -27,10 +26,7 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 class Segment:
-    """The KV cache of one conversation, in a sealed memfd.
-
-    Sealed against growing and shrinking, so that no worker can be killed by SIGBUS through a change
-    of its size; punching holes still works. Sparse: what was never written takes no memory.
+    """The KV cache of one conversation, in a file of `segment_file`'s kind.
 
     Args:
         shape: Of the model's KV cache.
@@ -50,14 +46,8 @@ class Segment:
         self.capacity = self.capacity_for(shape, tokens)
         self.size_bytes = shape.segment_bytes(self.capacity)
         try:
-            self._descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._descriptor = make_segment_file(self.size_bytes)
         except OSError as error:
-            raise _refused(error) from error
-        try:
-            os.ftruncate(self._descriptor, self.size_bytes)
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        except OSError as error:
-            os.close(self._descriptor)
             raise _refused(error) from error
         self._open = True
 
@@ -80,8 +70,7 @@ class Segment:
         """
         size_bytes = shape.segment_bytes(capacity)
         try:
-            sealed = int(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)) & _SEALS == _SEALS
-            right = sealed and os.fstat(descriptor).st_size == size_bytes
+            right = is_sealed(descriptor) and os.fstat(descriptor).st_size == size_bytes
         except OSError as error:
             raise StateError(f"it is no segment: {error.strerror}") from error
         if not right:

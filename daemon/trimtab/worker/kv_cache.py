@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from trimtab.errors import EngineError
 from trimtab.worker.kv_graph import KvGraph
 from trimtab.worker.mapping import Mapping, map_file
+from trimtab.workers.segment_file import is_sealed, make_segment_file
 
 
 class KvCache:
@@ -99,7 +99,7 @@ class KvCache:
 def _is_memory(descriptor: int) -> bool:
     """True for a memfd or a file on a tmpfs: only these can be sealed."""
     try:
-        fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        is_sealed(descriptor)
     except OSError:
         return False
     return True
@@ -112,24 +112,8 @@ def new_segment(size: int) -> int:
         EngineError: The kernel refuses.
     """
     try:
-        descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return make_segment_file(size)
     except OSError as error:
-        raise EngineError(f"no memory file: {error.strerror}", code="out_of_memory") from error
-    try:
-        os.ftruncate(descriptor, size)
-        seal(descriptor)
-    except OSError as error:
-        os.close(descriptor)
         raise EngineError(
             f"a KV cache of {size} bytes can't be made: {error.strerror}", code="out_of_memory"
         ) from error
-    return descriptor
-
-
-def seal(descriptor: int) -> None:
-    """Forbid to change the file's size: nobody's mapping can lose its end. Punching still works."""
-    fcntl.fcntl(
-        descriptor,
-        fcntl.F_ADD_SEALS,
-        fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL,
-    )

@@ -6,6 +6,8 @@ import ctypes
 from pathlib import Path
 from typing import Final
 
+from trimtab.domain.process_memory import parse_holdings
+
 _STATUS: Final = Path("/proc/self/status")
 
 
@@ -19,20 +21,10 @@ def resident_bytes(kv_bytes: int = 0) -> int:
         kv_bytes: Bytes that the open segments take.
     """
     try:
-        status = _STATUS.read_text(encoding="ascii")
-    except OSError:
+        held = parse_holdings(_STATUS.read_text(encoding="ascii", errors="replace"))
+    except (OSError, ValueError):
         return 0
-    return private_bytes(status) + kv_bytes
-
-
-def private_bytes(status: str) -> int:
-    """Anonymous and file-backed resident memory, from the text of ``/proc/PID/status``."""
-    kilobytes = 0
-    for line in status.splitlines():
-        field, _, value = line.partition(":")
-        if field in ("RssAnon", "RssFile"):
-            kilobytes += int(value.split()[0])
-    return kilobytes * 1024
+    return held.anonymous_bytes + held.file_bytes + kv_bytes
 
 
 def give_back_free_memory() -> None:
