@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from worker_peer import TINY, Answer, WorkerProcess
 
 from trimtab.worker.ngram import NgramIndex
-from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs
+from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs, of_ngrams, of_variant
 from trimtab.workers.protocol import (
     Finished,
     FromWorker,
@@ -178,7 +178,7 @@ def costs(slope: float, draft_ratio: float) -> Costs:
 
 
 def acceptance(rate: float) -> Acceptance:
-    judged = Acceptance()
+    judged = of_variant()
     rng = np.random.default_rng(0)
     for _ in range(300):
         right = rng.random() < rate
@@ -188,7 +188,8 @@ def acceptance(rate: float) -> Acceptance:
 
 def test_drafts_that_are_mostly_right_grow_long_and_bad_ones_stop() -> None:
     cheap = costs(slope=0.1, draft_ratio=0.3)
-    lengths = [acceptance(rate).length(cheap, MOST_DRAFTED, free=True) for rate in (0, 0.5, 0.98)]
+    rounds = [acceptance(r).best_round(cheap, MOST_DRAFTED, free=True) for r in (0, 0.5, 0.98)]
+    lengths = [one.length for one in rounds]
 
     assert lengths[0] == 0
     assert 0 < lengths[1] < lengths[2] <= MOST_DRAFTED
@@ -197,19 +198,49 @@ def test_drafts_that_are_mostly_right_grow_long_and_bad_ones_stop() -> None:
 def test_a_draft_variant_pays_on_fp32_and_loses_where_it_is_nearly_as_dear() -> None:
     good = acceptance(0.8)
 
-    assert good.length(costs(slope=0.13, draft_ratio=0.33), 8, free=False) > 0
-    assert good.length(costs(slope=0.22, draft_ratio=0.8), 8, free=False) == 0
+    assert good.best_round(costs(slope=0.13, draft_ratio=0.33), 8, free=False).gain > 1.04
+    assert good.best_round(costs(slope=0.22, draft_ratio=0.8), 8, free=False).length == 0
 
 
 def test_a_draft_is_never_longer_than_there_is_room_for() -> None:
-    assert acceptance(0.99).length(costs(0.05, 0.1), 3, free=True) == 3
+    assert acceptance(0.99).best_round(costs(0.05, 0.1), 3, free=True).length == 3
 
 
 def test_a_source_that_lost_is_tried_again_more_and_more_rarely() -> None:
     bad = acceptance(0.0)
-    dear = costs(slope=0.3, draft_ratio=0.9)
-    tried = [turn for turn in range(2000) if bad.length_or_probe(dear, 8)]
+    tried = [turn for turn in range(2000) if bad.probe(8)]
     gaps = np.diff(tried).tolist()
 
     assert 2 <= len(tried) <= 8
     assert gaps == sorted(gaps)
+
+
+def test_a_source_that_is_wrong_from_the_beginning_is_left_after_a_few_tokens() -> None:
+    usual = costs(slope=0.2, draft_ratio=0.9)
+    ngrams, wasted = of_ngrams(), 0.0
+    while (length := ngrams.best_round(usual, 8, free=True).length) > 0:
+        wasted += usual.round_ratio(length, free=True) - 1
+        ngrams.judged(0, wrong=True)
+
+    assert wasted < 1.5  # passes over one token, of an answer of a hundred or more
+
+
+def test_passes_that_something_disturbed_change_nothing() -> None:
+    measured = costs(slope=0.2, draft_ratio=0.5)
+    before = measured.round_ratio(4, free=False)
+    for _ in range(5):
+        measured.passed(5, 0.2)
+
+    assert measured.round_ratio(4, free=False) == pytest.approx(before, rel=0.01)
+
+
+def test_a_machine_that_got_slower_does_not_make_drafts_look_dear() -> None:
+    measured = costs(slope=0.2, draft_ratio=0.5)
+    for _ in range(60):  # as a hot processor does: every pass takes twice as long
+        if measured.outdated:
+            measured.passed(1, 0.02)
+        measured.passed(5, 0.02 * 1.8)
+    for _ in range(9 * 60):
+        measured.passed(1 if measured.outdated else 5, 0.02 if measured.outdated else 0.02 * 1.8)
+
+    assert measured.round_ratio(4, free=True) == pytest.approx(1.8, rel=0.02)

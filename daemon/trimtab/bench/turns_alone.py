@@ -11,7 +11,7 @@ from pathlib import Path
 from trimtab.domain.models import VariantSpec
 from trimtab.worker.decoder import Place
 from trimtab.worker.kv_decoder import KvDecoder
-from trimtab.worker.speculation import Acceptance, Costs
+from trimtab.worker.speculation import NO_ROUND, Acceptance, Costs, Round
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
@@ -25,14 +25,12 @@ class _Always(Acceptance):
     """Drafts as much as it is told, whatever comes of it."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__()
+        super().__init__(first=1.0, after=1.0)
         self._tokens = tokens
 
-    def length(self, costs: Costs, most: int, *, free: bool) -> int:
-        return min(self._tokens, most)
-
-    def length_or_probe(self, costs: Costs, most: int) -> int:
-        return min(self._tokens, most)
+    def best_round(self, costs: Costs, most: int, *, free: bool) -> Round:
+        # What costs nothing comes first; the draft variant writes where the text has nothing.
+        return Round(min(self._tokens, most), 3.0 if free else 2.0) if most else NO_ROUND
 
 
 class TurnsAlone:

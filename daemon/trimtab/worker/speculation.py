@@ -4,52 +4,93 @@ A pass of the target over k + 1 tokens costs T(k+1), little more than T(1) while
 read from memory anyway. If the first drafted token is right with probability f, and each one after
 a right one with probability a, a round of k drafts gives 1 + f (1 + a + … + aᵏ⁻¹) tokens. It pays
 if that beats (k · T_draft + T(k+1)) / T(1). All of it is measured while the stream runs: a source
-that is wrong too often switches itself off.
+that is wrong too often switches itself off, and what it costs to find that out is bounded.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 _LENGTHS: Final = (1, 2, 3, 4, 6, 8)
 MOST_DRAFTED: Final = _LENGTHS[-1]
 _FIRST_SLOPE: Final = 0.2
 _FIRST_DRAFT_RATIO: Final = 0.5
-_FIRST_AFTER_WRONG: Final = 0.5
-_FIRST_AFTER_RIGHT: Final = 0.75
+_KEPT: Final = 15  # passes of each kind that costs are judged by
+_SINGLE_EVERY: Final = 48
 _WEIGHT: Final = 0.1
+_PRIOR_WEIGHT: Final = 4  # tokens that the first belief counts for
 _ENOUGH: Final = 1.04  # what a round must promise over plain decoding
 _FIRST_PAUSE: Final = 48
 _LONGEST_PAUSE: Final = 1536
 
 
 class Costs:
-    """What passes of the target and of the draft cost, in this worker."""
+    """What passes of the target and of the draft cost, in this worker.
+
+    Seconds are those of the processor, so that what other programs take counts for nothing. They
+    are kept as medians of the last passes: one that was disturbed all the same changes nothing.
+    """
 
     def __init__(self) -> None:
-        self._one_s = 0.0
-        self._draft_s = 0.0
-        self._slope = _FIRST_SLOPE
+        self._single_s: deque[float] = deque(maxlen=_KEPT)
+        self._several: deque[tuple[int, float]] = deque(maxlen=_KEPT)
+        self._draft_s: deque[float] = deque(maxlen=_KEPT)
+        self._since_single = 0
+
+    @property
+    def outdated(self) -> bool:
+        """True if a pass over one token should be made only to see what it costs now."""
+        return self._since_single >= _SINGLE_EVERY
 
     def passed(self, rows: int, seconds: float) -> None:
         """A pass of the target over ``rows`` tokens of one stream took so long."""
         if rows == 1:
-            self._one_s = _towards(self._one_s, seconds)
-        elif self._one_s > 0:
-            slope = (seconds / self._one_s - 1) / (rows - 1)
-            self._slope = _towards(self._slope, min(1.0, max(0.01, slope)))
+            self._since_single = 0
+            self._single_s.append(seconds)
+        else:
+            self._since_single += 1
+            self._several.append((rows, seconds))
 
     def drafted(self, tokens: int, seconds: float) -> None:
         """The draft variant wrote so many tokens in so long."""
-        self._draft_s = _towards(self._draft_s, seconds / tokens)
+        self._draft_s.append(seconds / tokens)
 
     def round_ratio(self, length: int, *, free: bool) -> float:
         """A round's time in passes over one token; ``free`` if drafting itself costs nothing."""
-        verify = 1 + self._slope * length
-        if free:
-            return verify
-        known = self._one_s > 0 and self._draft_s > 0
-        return verify + length * (self._draft_s / self._one_s if known else _FIRST_DRAFT_RATIO)
+        verify = 1 + self._slope() * length
+        return verify if free else verify + length * self._draft_ratio()
+
+    def _slope(self) -> float:
+        """What each token more costs, in passes over one."""
+        slopes = [_FIRST_SLOPE, _FIRST_SLOPE]
+        if self._single_s:
+            one_s = median(self._single_s)
+            slopes += [(seconds / one_s - 1) / (rows - 1) for rows, seconds in self._several]
+        return min(1.0, max(0.01, median(slopes)))
+
+    def _draft_ratio(self) -> float:
+        if not self._single_s or not self._draft_s:
+            return _FIRST_DRAFT_RATIO
+        return median(self._draft_s) / median(self._single_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round of drafts promises.
+
+    Attributes:
+        length: Tokens to draft; 0 if none.
+        gain: Speed over plain decoding; 1 without a draft.
+    """
+
+    length: int
+    gain: float
+
+
+NO_ROUND: Final = Round(0, 1.0)
 
 
 class Acceptance:
@@ -58,11 +99,16 @@ class Acceptance:
     A token after one that was right is likelier to be right too: text that is being copied goes on
     being copied. So there are two probabilities: for the token after a right one, and after a wrong
     one or none.
+
+    Args:
+        first: The belief before anything is known, for the first token of a draft; it counts for
+            a few tokens.
+        after: The same, for a token after one that was right.
     """
 
-    def __init__(self) -> None:
-        self._after_right = _FIRST_AFTER_RIGHT
-        self._after_wrong = _FIRST_AFTER_WRONG
+    def __init__(self, first: float, after: float) -> None:
+        self._after_right = _Rate(after)
+        self._after_wrong = _Rate(first)
         self._last_was_right = False
         self._pause = _FIRST_PAUSE
         self._wait = 0
@@ -79,31 +125,24 @@ class Acceptance:
     def expected_tokens(self, length: int) -> float:
         """Tokens that a round with so many drafts gives: those that are right, and one more."""
         first = self._after_right if self._last_was_right else self._after_wrong
-        return 1 + first * sum(self._after_right**n for n in range(length))
+        return 1 + first.value * sum(self._after_right.value**n for n in range(length))
 
-    def _learn(self, right: float) -> None:
-        if self._last_was_right:
-            self._after_right += _WEIGHT * (right - self._after_right)
-        else:
-            self._after_wrong += _WEIGHT * (right - self._after_wrong)
-
-    def length(self, costs: Costs, most: int, *, free: bool) -> int:
-        """How many tokens to draft now; 0 if none."""
-        best, best_gain = 0, _ENOUGH
+    def best_round(self, costs: Costs, most: int, *, free: bool) -> Round:
+        """The round that promises most, if any promises enough."""
+        best = Round(0, _ENOUGH)
         for length in _LENGTHS:
             if length > most:
                 break
             gain = self.expected_tokens(length) / costs.round_ratio(length, free=free)
-            if gain > best_gain:
-                best, best_gain = length, gain
-        return best
+            if gain > best.gain:
+                best = Round(length, gain)
+        return best if best.length else NO_ROUND
 
-    def length_or_probe(self, costs: Costs, most: int) -> int:
-        """The same for a source that can only be judged by using it: now and then it is tried."""
-        length = self.length(costs, most, free=False)
-        if length:
-            self._pause = _FIRST_PAUSE
-            return length
+    def probe(self, most: int) -> int:
+        """Tokens to draft although it doesn't seem to pay, to learn whether that is still so.
+
+        It is due after growing pauses, so that a source that loses costs less and less.
+        """
         self._wait += 1
         if self._wait < self._pause:
             return 0
@@ -111,6 +150,31 @@ class Acceptance:
         self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
         return min(1, most)
 
+    def paid(self) -> None:
+        """It is in use again: the next pause is a short one."""
+        self._wait, self._pause = 0, _FIRST_PAUSE
 
-def _towards(old: float, new: float) -> float:
-    return new if old == 0 else old + _WEIGHT * (new - old)
+    def _learn(self, right: float) -> None:
+        (self._after_right if self._last_was_right else self._after_wrong).learn(right)
+
+
+class _Rate:
+    """A probability, learned fast at first and steadily later."""
+
+    def __init__(self, first: float) -> None:
+        self.value = first
+        self._seen = _PRIOR_WEIGHT
+
+    def learn(self, right: float) -> None:
+        self._seen += 1
+        self.value += max(_WEIGHT, 1 / self._seen) * (right - self.value)
+
+
+def of_ngrams() -> Acceptance:
+    """What is expected of n-grams: little, until the text is seen to repeat itself."""
+    return Acceptance(first=0.4, after=0.75)
+
+
+def of_variant() -> Acceptance:
+    """What is expected of another variant of the model, which agrees on two tokens of three."""
+    return Acceptance(first=0.7, after=0.75)

@@ -17,7 +17,7 @@ from trimtab.worker.detokenize import Detokenizer
 from trimtab.worker.guides import GuidedAnswer
 from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.sampling import Logits, Sampler, log_probabilities
-from trimtab.worker.speculation import Acceptance
+from trimtab.worker.speculation import of_ngrams, of_variant
 from trimtab.worker.stop import StopScanner
 from trimtab.worker.vocabulary import Vocabulary
 from trimtab.workers.protocol import Finished, Logprob, Start, Tokens
@@ -121,8 +121,8 @@ class Stream:
         self.view = View(start.keep, start.dropped)
         self.journey: Journey | None = None
         self.asked_to_move = False
-        self.ngram = Acceptance()
-        self.draft = Acceptance()
+        self.ngram = of_ngrams()
+        self.draft = of_variant()
         self.drafted = 0
         self.accepted = 0
         self._index: NgramIndex | None = None

@@ -9,19 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Decoder, InterruptedRunError
 from trimtab.worker.listening import Interrupt
 from trimtab.worker.pace import Pacer, PieceSize
 from trimtab.worker.sampling import Logits
-from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs
+from trimtab.worker.speculation import MOST_DRAFTED, NO_ROUND, Acceptance, Costs
 from trimtab.worker.stream import Stream
 from trimtab.workers.protocol import FromWorker, Grow, Progress
 
 _ASK_AHEAD = 64
 _ASK_FOR = 256
+
+
+class _Start:
+    """When a run of the engine began, by the clock and by the processor's time of this thread."""
+
+    def __init__(self) -> None:
+        self.at_s = perf_counter()
+        self._worked_s = thread_time()
+
+    def worked_s(self) -> float:
+        """Seconds that this thread has had the processor since then."""
+        return thread_time() - self._worked_s
 
 
 def _deaf(stream: int, interrupt: Interrupt) -> AbstractContextManager[None]:
@@ -70,11 +82,11 @@ class Turns:
         batch = [(stream.cache, stream.tokens[-1]) for stream in able if stream.cache]
         if not batch:
             return
-        begun_s = perf_counter()
+        begun = _Start()
         answers = self._decoder.step(batch)
-        seconds = self._ran(begun_s)
+        seconds = self._ran(begun)
         if len(batch) == 1:
-            self._costs.passed(1, seconds)
+            self._costs.passed(1, begun.worked_s())
         for stream, logits in zip(able, answers, strict=True):
             self._decoded(stream, seconds, len(batch))
             if isinstance(logits, EngineError):
@@ -94,17 +106,17 @@ class Turns:
         size = min(self._piece.tokens(shared=shared), self._room(stream))
         piece = seen[at : at + size]
         last = at + len(piece) == total
-        begun_s = perf_counter()
+        begun = _Start()
         try:
             with self._listening(stream.id, self._decoder.interrupt):
                 logits = self._decoder.prefill(stream.cache, piece, last=last)
         except InterruptedRunError:
-            self._ran(begun_s)  # what ends it is the next message
+            self._ran(begun)  # what ends it is the next message
             return
         except (EngineError, MemoryError) as error:
             self._over(stream, error)
             return
-        seconds = self._ran(begun_s)
+        seconds = self._ran(begun)
         stream.prefill_s += seconds
         self._piece.observe(len(piece), seconds)
         self._say(Progress(stream.id, at + len(piece), total, self.pacer.with_rest(seconds)))
@@ -149,11 +161,13 @@ class Turns:
         stream.unsaid_s += self.pacer.with_rest(seconds)
         stream.together = together
 
-    def _ran(self, begun_s: float) -> float:
+    def _ran(self, begun: _Start) -> float:
+        """A run of the engine is over; its seconds."""
         now_s = perf_counter()
-        self.busy_s += now_s - begun_s
-        self.pacer.ran(now_s - begun_s, now_s)
-        return now_s - begun_s
+        seconds = now_s - begun.at_s
+        self.busy_s += seconds
+        self.pacer.ran(seconds, now_s)
+        return seconds
 
     # ------------------------------------------------------------ drafts
 
@@ -162,14 +176,8 @@ class Turns:
         most = min(MOST_DRAFTED, self._room(stream) - 1, stream.left - 1)
         if most < 1 or stream.cache is None:
             return False
-        guesses = stream.guesses(most)
         try:
-            if guesses:
-                source = stream.ngram
-                draft = guesses[: source.length(self._costs, len(guesses), free=True)]
-            else:
-                source = stream.draft
-                draft = self._let_draft_write(stream, most)
+            source, draft = self._draft(stream, most)
             if not draft:
                 return False
             self._verify(stream, source, draft)
@@ -177,29 +185,49 @@ class Turns:
             self._over(stream, error)
         return True
 
-    def _let_draft_write(self, stream: Stream, most: int) -> list[int]:
-        if self.mode != "draft" or stream.cache is None:
-            return []
-        count = stream.draft.length_or_probe(self._costs, most)
-        if not count:
-            return []
-        begun_s = perf_counter()
+    def _draft(self, stream: Stream, most: int) -> tuple[Acceptance, list[int]]:
+        """The draft that promises most: from the text itself, or by the draft variant."""
+        guesses = stream.guesses(most)
+        if self._costs.outdated:
+            return stream.ngram, []
+        copied = stream.ngram.best_round(self._costs, len(guesses), free=True)
+        written = NO_ROUND
+        if self.mode == "draft":
+            written = stream.draft.best_round(self._costs, most, free=False)
+        if copied.gain >= written.gain and copied.length:
+            stream.ngram.paid()
+            return stream.ngram, guesses[: copied.length]
+        if written.length:
+            stream.draft.paid()
+            return stream.draft, self._let_draft_write(stream, written.length)
+        return self._probe(stream, guesses, most)
+
+    def _probe(self, stream: Stream, guesses: list[int], most: int) -> tuple[Acceptance, list[int]]:
+        """No draft, or now and then one to see whether that is still right."""
+        if guesses and (length := stream.ngram.probe(len(guesses))):
+            return stream.ngram, guesses[:length]
+        if self.mode == "draft" and (length := stream.draft.probe(most)):
+            return stream.draft, self._let_draft_write(stream, length)
+        return stream.ngram, []
+
+    def _let_draft_write(self, stream: Stream, count: int) -> list[int]:
+        assert stream.cache is not None
+        begun = _Start()
         draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
-        seconds = self._ran(begun_s)
-        self._decoded(stream, seconds)
-        self._costs.drafted(count, seconds)
+        self._decoded(stream, self._ran(begun))
+        self._costs.drafted(count, begun.worked_s())
         return draft
 
     def _verify(self, stream: Stream, source: Acceptance, draft: list[int]) -> None:
         cache = stream.cache
         assert cache is not None
-        stream.forecast = None  # the whole draft is judged below
+        if source is stream.ngram:
+            stream.forecast = None  # the whole draft is judged below
         before = cache.length
-        begun_s = perf_counter()
+        begun = _Start()
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
-        seconds = self._ran(begun_s)
-        self._decoded(stream, seconds)
-        self._costs.passed(len(rows), seconds)
+        self._decoded(stream, self._ran(begun))
+        self._costs.passed(len(rows), begun.worked_s())
         right = 0
         goes_on = self._advance(stream, rows[0])
         while goes_on and right < len(draft) and stream.tokens[-1] == draft[right]:
