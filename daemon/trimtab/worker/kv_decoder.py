@@ -251,13 +251,12 @@ class KvDecoder:
         for cache in caches:
             if cache.length >= cache.capacity:
                 raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
-        weave = self._weaves.pop(caches, None) or Weave(self._graph, caches)
+        weave = self._weaves.pop(caches, None) or Weave(self._graph, caches, self._vocabulary)
         self._weaves[caches] = weave  # the last one is the one that was used last
         if len(self._weaves) > _MOST_WEAVES:
             self._weaves.pop(next(iter(self._weaves))).close()
-        logits = np.empty((len(rows), 1, self._vocabulary), np.float32)
-        weave.step([batch[row][1] for row in rows], logits)
-        return {row: logits[at, 0] for at, row in enumerate(rows)}
+        logits = weave.step([batch[row][1] for row in rows])
+        return {row: logits[at] for at, row in enumerate(rows)}
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:

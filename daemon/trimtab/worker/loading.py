@@ -77,6 +77,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     context = min(request.context, facts.context)
     signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then
     language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
+    loop = Loop(channel, choice.decoder, tokenizer, language, guides, context)
     channel.send(
         Ready(
             load_s=perf_counter() - begun_s,
@@ -90,7 +91,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
             rereads=choice.decoder.rereads,
         )
     )
-    return Loop(channel, choice.decoder, tokenizer, language, guides, context)
+    return loop
 
 
 def _first_message(channel: Channel) -> Load:

@@ -17,7 +17,7 @@ class PieceSize:
     """How many tokens of a prompt to compute at once.
 
     By the rate seen so far, a piece takes no more than 50 ms of the time of others that decode, and
-    never more than half a second: so long a cancellation may have to wait.
+    never more than half a second: so long others that come may have to wait.
     """
 
     def __init__(self) -> None:

@@ -24,12 +24,13 @@ class Weave:
     Args:
         graph: Whose caches they are.
         caches: At least two, of the same capacity, whose planes are whole pages.
+        vocabulary: Number of token ids.
 
     Raises:
         EngineError: The kernel refuses a mapping.
     """
 
-    def __init__(self, graph: KvGraph, caches: Sequence[KvCache]) -> None:
+    def __init__(self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int) -> None:
         self._graph = graph
         self._caches = tuple(caches)
         shape, capacity = graph.kv.shape, caches[0].capacity
@@ -46,19 +47,24 @@ class Weave:
             self._arena.close()
             raise
         self._tokens = np.zeros((rows, 1), np.int64)
+        self._positions = np.arange(capacity)
+        self._logits = np.empty((rows, 1, vocabulary), np.float32)
         self._mask: NDArray[np.int64] = np.zeros(0, np.int64)
+        graph.bind_logits(self._binding, self._logits, _FIRST_ROW)
 
     @property
     def caches(self) -> tuple[KvCache, ...]:
         """The conversations, row by row."""
         return self._caches
 
-    def step(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
+    def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append one token to each conversation.
 
         Args:
             tokens: One for each row.
-            logits: Filled, (rows, 1, vocabulary).
+
+        Returns:
+            Logits (rows, vocabulary), in memory that the next step uses again.
 
         Raises:
             EngineError: The engine failed; no conversation has moved.
@@ -66,12 +72,12 @@ class Weave:
         lengths = np.array([cache.length for cache in self._caches])
         self._tokens[:, 0] = tokens
         width = int(lengths.max()) + 1
-        self._mask = (np.arange(width) <= lengths[:, None]).astype(np.int64)
+        self._mask = (self._positions[:width] <= lengths[:, None]).astype(np.int64)
         self._graph.bind_tokens(self._binding, self._tokens, self._mask)
-        self._graph.bind_logits(self._binding, logits, _FIRST_ROW)
         self._graph.run(self._binding)
         for cache in self._caches:
             cache.length += 1
+        return self._logits[:, 0]
 
     def close(self) -> None:
         """Unmap the arena; the segments keep what is in them."""
