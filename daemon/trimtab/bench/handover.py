@@ -30,6 +30,7 @@ PREFIX_TOKENS: Final = 1000
 PAIRS: Final = 5
 READY_S: Final = 120.0
 SWITCH_S: Final = 60.0
+CONTEXT_TOKENS: Final = 2048
 MIB: Final = 1024 * 1024
 TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
 
@@ -46,8 +47,8 @@ def run(quick: bool) -> dict[str, Any]:
     """
     model = bench_model(quick)
     pairs, prefix = (1, 100) if quick else (PAIRS, PREFIX_TOKENS)
-    warm = asyncio.run(_warm(model, pairs, prefix))
-    cold, load_ms = asyncio.run(_cold(model, pairs, prefix))
+    warm, held = asyncio.run(_warm(model, pairs, prefix))
+    cold, load_ms = asyncio.run(_cold(model, pairs, prefix, held))
     kv_ms = [kv for kv, _ in warm]
     replay_ms = [replay for _, replay in warm]
     return {
@@ -66,8 +67,14 @@ def run(quick: bool) -> dict[str, Any]:
     }
 
 
-async def _warm(model: ModelSpec, pairs: int, prefix: int) -> list[tuple[float, float]]:
-    """Pauses in ms with both workers loaded: by KV and by replay, in turn."""
+async def _warm(
+    model: ModelSpec, pairs: int, prefix: int
+) -> tuple[list[tuple[float, float]], dict[str, int]]:
+    """Pauses with both workers loaded, by KV and by replay in turn.
+
+    Returns:
+        Pairs of pauses in ms, and what a worker of each variant held.
+    """
     best, least = model.variants[0].name, model.variants[-1].name
     with (
         tempfile.TemporaryDirectory(prefix="trimtab-bench-") as one,
@@ -85,17 +92,29 @@ async def _warm(model: ModelSpec, pairs: int, prefix: int) -> list[tuple[float, 
             async def replay(pair: int) -> float:
                 return (await _switch(replaying, model, [best, least], prefix, pair))[0]
 
-            return await in_turn(kv, replay, pairs)
+            pauses = await in_turn(kv, replay, pairs)
+            held = {least: await _held(carrying)}
+            await _pin(carrying, best)
+            await _serves(carrying, best)
+            return pauses, held | {best: await _held(carrying)}
         finally:
             await carrying.stop()
             await replaying.stop()
 
 
-async def _cold(model: ModelSpec, pairs: int, prefix: int) -> tuple[list[float], list[float]]:
+async def _held(daemon: ChildDaemon) -> int:
+    """Bytes that the only worker holds."""
+    (worker,) = (await daemon.order("GET", "/status"))["workers"]
+    return int(worker["resident_bytes"])
+
+
+async def _cold(
+    model: ModelSpec, pairs: int, prefix: int, held: dict[str, int]
+) -> tuple[list[float], list[float]]:
     """Pauses in ms where the old worker goes before the new one is loaded, and load times."""
     best, least = model.variants[0].name, model.variants[-1].name
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
-        daemon = ChildDaemon(Path(folder), _setup(model, "kv", _tight_mib(model)))
+        daemon = ChildDaemon(Path(folder), _setup(model, "kv", _tight_mib(model, held)))
         try:
             await daemon.start(READY_S)
             measured = [
@@ -147,21 +166,24 @@ async def _serves(daemon: ChildDaemon, variant: str) -> float:
     )
 
 
-def _tight_mib(model: ModelSpec) -> int:
-    """A headroom that has room for any one worker, and not for two."""
+def _tight_mib(model: ModelSpec, held: dict[str, int]) -> int:
+    """A headroom that has room for one worker with its conversation, and not for two.
+
+    Args:
+        model: What is served.
+        held: What a worker of each of the two variants was seen to hold.
+    """
     suite = SensorSuite(SensorConfig())
     try:
         available = suite.memory_available(0.0).value or 0.0
     finally:
         suite.close()
-    largest = max(variant.weights_bytes for variant in model.variants)
-    least = min(variant.weights_bytes for variant in model.variants)
-    # What a worker holds beside its weights, and a conversation, come on top.
-    return int((available - largest - least / 2) / MIB) - 180
+    conversation = CONTEXT_TOKENS * model.variants[0].kv_bytes_per_token
+    return int((available - max(held.values()) - conversation - min(held.values()) / 2) / MIB)
 
 
 def _setup(model: ModelSpec, carry: str, headroom_mib: int) -> Setup:
-    context = min(2048, model.context_length)
+    context = min(CONTEXT_TOKENS, model.context_length)
     policy = f"""\
 version: 1
 name: own

@@ -20,8 +20,8 @@ _FIRST_SLOPE: Final = 0.2
 _FIRST_DRAFT_RATIO: Final = 0.5
 _KEPT: Final = 15  # passes of each kind that costs are judged by
 _SINGLE_EVERY: Final = 48
-_WEIGHT: Final = 0.1
-_PRIOR_WEIGHT: Final = 4  # tokens that the first belief counts for
+_WEIGHT: Final = 0.08
+_PRIOR_WEIGHT: Final = 6  # tokens that the first belief counts for
 _ENOUGH: Final = 1.04  # what a round must promise over plain decoding
 _FIRST_PAUSE: Final = 48
 _LONGEST_PAUSE: Final = 1536
@@ -127,6 +127,10 @@ class Acceptance:
         first = self._after_right if self._last_was_right else self._after_wrong
         return 1 + first.value * sum(self._after_right.value**n for n in range(length))
 
+    def missed(self) -> None:
+        """It had no draft here: what comes next follows no right token of its own."""
+        self._last_was_right = False
+
     def best_round(self, costs: Costs, most: int, *, free: bool) -> Round:
         """The round that promises most, if any promises enough."""
         best = Round(0, _ENOUGH)
@@ -171,8 +175,9 @@ class _Rate:
 
 
 def of_ngrams() -> Acceptance:
-    """What is expected of n-grams: little, until the text is seen to repeat itself."""
-    return Acceptance(first=0.4, after=0.75)
+    """What is expected of n-grams: they are rare in text that doesn't repeat itself, so a wrong
+    belief costs little."""
+    return Acceptance(first=0.5, after=0.8)
 
 
 def of_variant() -> Acceptance:

@@ -188,6 +188,8 @@ class Turns:
     def _draft(self, stream: Stream, most: int) -> tuple[Acceptance, list[int]]:
         """The draft that promises most: from the text itself, or by the draft variant."""
         guesses = stream.guesses(most)
+        if not guesses:
+            stream.ngram.missed()
         if self._costs.outdated:
             return stream.ngram, []
         copied = stream.ngram.best_round(self._costs, len(guesses), free=True)
