@@ -222,7 +222,7 @@ def test_a_source_that_is_wrong_from_the_beginning_is_left_after_a_few_tokens() 
         wasted += usual.round_ratio(length, free=True) - 1
         ngrams.judged(0, wrong=True)
 
-    assert wasted < 2.5  # passes over one token, of an answer of a hundred or more
+    assert wasted < 3.5  # passes over one token, of an answer of a hundred or more
 
 
 def test_passes_that_something_disturbed_change_nothing() -> None:

@@ -175,8 +175,11 @@ class _Rate:
 
 
 def of_ngrams() -> Acceptance:
-    """What is expected of n-grams: they are rare in text that doesn't repeat itself, so a wrong
-    belief costs little."""
+    """What is expected of n-grams.
+
+    Text that doesn't repeat itself hardly has any, so that too good a belief costs little; in text
+    that does, too bad a one costs much.
+    """
     return Acceptance(first=0.5, after=0.8)
 
 
