@@ -100,7 +100,7 @@ def test_a_prefill_goes_on_where_the_dead_worker_was(
     assert isinstance(answer.last, Finished)
 
     assert answer.tokens == whole.tokens
-    assert answer.last.cached_tokens == done
+    assert answer.last.cached_tokens == min(done, len(PROMPT) - 1)  # the last is computed anyway
 
 
 def test_a_stream_that_steps_down_says_every_token_once(
