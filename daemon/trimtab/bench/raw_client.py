@@ -28,7 +28,7 @@ class Times:
 
     Attributes:
         ttft_s: From sending the request to the first text.
-        tps: Tokens a second after it.
+        tps: Tokens a second after it; over the whole answer if that came in one piece.
         tokens: How many came, by the daemon's own count.
     """
 
@@ -62,7 +62,8 @@ def complete(path: Path, model: str, prompt: str, tokens: int) -> Times:
             if not answer.startswith(b"HTTP/1.1 200"):
                 raise WorkerError(f"the daemon refused: {answer.decode(errors='replace')}")
     produced = _produced(bytes(answer))
-    return Times(first_s - begun_s, (produced - 1) / (now_s - first_s), produced)
+    rest_s = now_s - first_s or now_s - begun_s
+    return Times(first_s - begun_s, (produced - 1) / rest_s, produced)
 
 
 def _has_text(answer: bytearray) -> bool:
