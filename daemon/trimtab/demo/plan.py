@@ -116,9 +116,9 @@ def policy_text(plan: Plan) -> str:
 # Made by `trimtab demo` for the memory that was available when it started.
 version: 1
 name: own
-description: The demo. Memory and latency hold, accuracy gives.
-protect: [memory, latency]
-sacrifice: accuracy
+description: The demo. Memory holds, and the most precise variant that fits serves.
+protect: [memory, accuracy]
+sacrifice: latency
 limits:
   memory: {{headroom: {plan.headroom_bytes}B, leave: {plan.leave_bytes}B}}
 knobs:
