@@ -121,7 +121,7 @@ async def test_a_stream_is_held_while_nothing_fits_and_goes_on_when_memory_is_ba
         answer = await rig.read(stream, tokens=10)
         rig.sensors.available_bytes = 100 * MIB
         await rig.until(lambda: rig.daemon.dispatcher.point.parked)
-        held = rig.daemon.demand().held
+        held = rig.daemon.demand(rig.daemon.pool.ledger()).held
         rig.sensors.available_bytes = 8192 * MIB
         await rig.read(stream, answer)
 

@@ -38,6 +38,7 @@ from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
 from trimtab.runtime.ticks import Sensors, TickLoop
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.claims import Ledger
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.meter import Meter, kv_readings
@@ -248,13 +249,12 @@ class Daemon:
         """True once nothing more is admitted."""
         return self._draining
 
-    def demand(self) -> Demand:
-        """The workload now."""
-        worker = self.streams.active
+    def demand(self, ledger: Ledger) -> Demand:
+        """The workload now, with what the pool holds."""
+        worker, count = self.streams.active, self.streams.count
         held = None
         if worker is not None and worker.pid is not None:
             held = anonymous_bytes(worker.pid, self._options.proc_root)
-        count, ledger = self.streams.count, self.pool.ledger()
         return Demand(
             running=count(StreamState.RUNNING),
             waiting=count(StreamState.WAITING) + self.gateway.rendering,
@@ -306,11 +306,12 @@ class Daemon:
         local = time.localtime(snapshot.wall_s)
         minute = local.tm_hour * 60 + local.tm_min
         self.meter.serves(self.dispatcher.point.variant)
-        own = [*self.meter.readings(snapshot.at_s), *kv_readings(self.pool.ledger(), snapshot.at_s)]
+        self._reports.progress(snapshot.at_s)
+        ledger = self.pool.ledger()  # each segment is measured: once a tick
+        own = [*self.meter.readings(snapshot.at_s), *kv_readings(ledger, snapshot.at_s)]
         readings = {**snapshot.readings, **{reading.signal: reading for reading in own}}
         snapshot = replace(snapshot, readings=readings)
-        self._reports.progress(snapshot.at_s)
-        event = Tick(snapshot.at_s, snapshot, self.demand(), minute)
+        event = Tick(snapshot.at_s, snapshot, self.demand(ledger), minute)
         self.controller.post(event)
         self._say_why_not()
         self._offload()

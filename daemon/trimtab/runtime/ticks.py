@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.readings import Reading, Snapshot
+from trimtab.planner.calm import TREND_S
 
 POLL_MIN_S: Final = 0.01
 WORST_RATE_HALF_LIFE_S: Final = 5.0
@@ -40,9 +41,6 @@ CALM_AFTER_S: Final = 10.0
 
 CALM_TICK_S: Final = 5.0
 """Time between two full looks then."""
-
-TREND_S: Final = 120.0
-"""Memory that would be gone sooner than this is watched at the usual pace."""
 
 
 class Sensors(Protocol):

@@ -67,16 +67,24 @@ class _Lane:
         self.due_s = result.at_s + self.wait_s
 
     @property
+    def lacking(self) -> bool:
+        """True if this machine doesn't have it, as far as its last reads say."""
+        return self.absent >= _ABSENT_READS
+
+    @property
     def wait_s(self) -> float:
         """Until the tick asks for it again."""
         periods = _PERIODS_UNASKED if self.scheduled else 1
-        least_s = _ABSENT_S if self.absent >= _ABSENT_READS else 0.0
-        return max(least_s, periods * self.source.period_s)
+        return max(_ABSENT_S if self.lacking else 0.0, periods * self.source.period_s)
 
     @property
     def fresh_s(self) -> float:
-        """For how long its readings count, besides what a read may take."""
-        return _PERIODS_UNTIL_STALE * max(self.wait_s, self.source.period_s, self.gap_s)
+        """For how long its readings count, besides what a read may take.
+
+        Somebody else's schedule is no excuse: what it asks for too late is stale.
+        """
+        often_s = _ABSENT_S if self.lacking else self.source.period_s
+        return _PERIODS_UNTIL_STALE * max(often_s, self.source.period_s, self.gap_s)
 
 
 @dataclass(slots=True)
@@ -151,7 +159,7 @@ class SlowReader:
         """
         while not self._requests.empty():
             lane = self._lanes[self._requests.get()]
-            if lane.absent < _ABSENT_READS:
+            if not lane.lacking:
                 lane.due_s = at_s
         lanes = self._lanes.items()
         due = [name for name, lane in lanes if lane.asked_s is None and at_s >= lane.due_s]

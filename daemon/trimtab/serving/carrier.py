@@ -76,10 +76,6 @@ class Carrier:
             lease.valid = 0
         stream.wanted_tokens = 0
 
-    def grant(self, lease: Lease, tokens: int) -> bool:
-        """Reserve room for a stream that grows; False if there is none now."""
-        return self._pool.grant(lease, tokens)
-
     def ended(self, stream: Stream) -> None:
         """The stream is over and no worker writes for it: its KV waits for the next turn."""
         self.room.given_up(stream)
