@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from api_fakes import FakeControl, FakeInference, Gateway, a_config
+from real_daemon import RealDaemon
 from trimtab.api.service import ApiService, bind
 from trimtab.runtime.clock import SystemClock
 from trimtab.telemetry.metrics import Metrics
@@ -39,3 +42,16 @@ async def serve(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Gateway
 async def gateway(serve: Callable[..., Awaitable[Gateway]]) -> Gateway:
     """The API with the limits that it has by default."""
     return await serve()
+
+
+@pytest.fixture
+def client(daemon: RealDaemon) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client on the inference socket of the module's daemon."""
+    transport = httpx.HTTPTransport(uds=str(daemon.sockets / "inference.sock"))
+    with openai.OpenAI(
+        base_url="http://trimtab/v1",
+        api_key="unused",
+        max_retries=0,
+        http_client=httpx.Client(transport=transport),
+    ) as official:
+        yield official

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from odd_requests import fuzz
@@ -44,18 +43,6 @@ def slowly(daemon: RealDaemon) -> Iterator[None]:
     daemon.slow_down()
     yield
     daemon.unpin()
-
-
-@pytest.fixture
-def client(daemon: RealDaemon) -> Iterator[openai.OpenAI]:
-    transport = httpx.HTTPTransport(uds=str(daemon.sockets / "inference.sock"))
-    with openai.OpenAI(
-        base_url="http://trimtab/v1",
-        api_key="unused",
-        max_retries=0,
-        http_client=httpx.Client(transport=transport),
-    ) as official:
-        yield official
 
 
 def test_streamed_and_whole_answers_are_the_same_text(client: openai.OpenAI) -> None:

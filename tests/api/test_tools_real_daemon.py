@@ -55,18 +55,6 @@ def daemon(
     running.end()
 
 
-@pytest.fixture
-def client(daemon: RealDaemon) -> Iterator[openai.OpenAI]:
-    transport = httpx.HTTPTransport(uds=str(daemon.sockets / "inference.sock"))
-    with openai.OpenAI(
-        base_url="http://trimtab/v1",
-        api_key="unused",
-        max_retries=0,
-        http_client=httpx.Client(transport=transport),
-    ) as official:
-        yield official
-
-
 def test_the_official_client_parses_an_answer_into_a_class(client: openai.OpenAI) -> None:
     for seed in range(3):
         answer = client.chat.completions.parse(
