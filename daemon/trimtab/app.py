@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ from trimtab.config.engine_threads import default_threads
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
+from trimtab.lean import give_back_free_memory
 from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
@@ -27,7 +29,7 @@ from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
 from trimtab.runtime.pressure import watch_pressure
-from trimtab.runtime.residence import avoid_oom_killer, lock_memory
+from trimtab.runtime.residence import avoid_oom_killer, gather_memory, lock_memory
 from trimtab.runtime.tasks import spawn
 from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
@@ -146,8 +148,12 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
 
 
 def _settle_in(config: Config, log: Any) -> None:
-    """Get what the machine allows for the controller to outlive everything else."""
+    """Get what the machine allows for the controller to outlive everything else, and be small."""
+    gc.collect()
+    gc.freeze()  # what has been imported stays: nobody need look at it again
+    give_back_free_memory()  # before it is locked: locked pages are not given back
     reasons = {
+        "memory_not_gathered": gather_memory(config.sensors.proc_root),
         "memory_not_locked": lock_memory(),
         "oom_killer_not_avoided": avoid_oom_killer(config.sensors.proc_root),
     }

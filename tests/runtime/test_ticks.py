@@ -98,10 +98,11 @@ async def looks(
     return seen, clock
 
 
-async def test_what_has_been_calm_for_a_while_is_looked_at_every_five_seconds() -> None:
-    seen, _ = await looks(0.0, 60.0, always)
+async def test_what_has_been_calm_for_a_while_is_looked_at_twice_a_minute() -> None:
+    seen, clock = await looks(0.0, 130.0, always)
 
-    assert [round(one.at_s) for one in seen] == [*range(10), *range(14, 60, 5)]
+    assert [round(one.at_s) for one in seen] == [*range(10), 39, 69, 99, 129]
+    assert sum(clock.sleeps[-200:]) / 200 == pytest.approx(1500 / 4096 + 0.05, abs=0.02)
 
 
 async def test_whatever_happens_is_looked_at_at_once_and_at_the_usual_pace_from_then_on() -> None:

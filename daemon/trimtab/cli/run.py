@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from trimtab.cli.settings import loaded
+from trimtab.lean import lean_daemon
 from trimtab.runtime.control_group import begin_in_own_group
 
 
@@ -45,6 +46,7 @@ def run(
     )
     for warning in settings.warnings:
         click.echo(f"trimtab: {warning}", err=True)
+    lean_daemon()
     from trimtab import app
 
     app.run(settings.config)

@@ -255,7 +255,7 @@ class Config(Section):
         alias="tick",
         ge=0.05,
         le=60,
-        description="Time between two looks at the sensors. At rest they come every 5 s.",
+        description="Time between two looks at the sensors. At rest they come every 30 s.",
     )
     sockets: SocketsConfig
     engine: EngineConfig = EngineConfig()

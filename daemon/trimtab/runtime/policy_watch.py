@@ -45,7 +45,7 @@ from trimtab.runtime.policy_library import (
 from trimtab.serving.control import PolicyView
 
 POLL_S: Final = 0.5
-POLL_WITH_INOTIFY_S: Final = 15.0
+POLL_WITH_INOTIFY_S: Final = 300.0
 POLL_AFTER_FAULT_S: Final = 5.0
 QUIET_S: Final = 0.08
 QUIET_AT_MOST_S: Final = 0.5

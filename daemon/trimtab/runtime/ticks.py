@@ -8,7 +8,7 @@ second. A fall that has just begun is looked at again at once, since the rate ov
 says little of how fast it is now.
 
 On a gateway at rest each look costs more than it tells: caches are cold by then. So once all has
-been calm for a while, full looks come every five seconds only, until something happens (`wake`).
+been calm for a while, full looks come twice a minute only, until something happens (`wake`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ ASSUMED_BYTES_S: Final = 4 * 1024**3
 """How fast memory may begin to fall at any moment."""
 
 SURPRISE_S: Final = 0.05
-"""How much later than halfway to the limit a fall that is only assumed may be seen. An idle gateway
-is left in peace: with 4 GiB above the limit there are two looks a second, near it up to twenty."""
+"""How much later than halfway to the limit a fall that is only assumed may be seen; at rest, how
+much later than at the limit. An idle gateway is left in peace: with 2 GiB above the limit there are
+two looks a second, near it up to twenty."""
 
 SHORT_POLL_S: Final = 0.2
 """Time between two looks at memory while it is short; a crossing that repeats is told no sooner."""
@@ -39,7 +40,7 @@ SUDDEN_RATIO: Final = 1 / 16
 CALM_AFTER_S: Final = 10.0
 """How long all must have been calm before full looks become rarer."""
 
-CALM_TICK_S: Final = 5.0
+CALM_TICK_S: Final = 30.0
 """Time between two full looks then."""
 
 
@@ -81,15 +82,19 @@ class FillRate:
         self._last = (at_s, available_bytes)
 
 
-def poll_interval_s(above_bytes: float, worst_bytes_s: float, full_s: float) -> float:
+def poll_interval_s(
+    above_bytes: float, worst_bytes_s: float, full_s: float, *, resting: bool = False
+) -> float:
     """Time to the next look.
 
     Args:
         above_bytes: Available memory above the limit.
         worst_bytes_s: The worst fall seen lately.
         full_s: The longest interval: the time between two full looks.
+        resting: Whether it will do to see a fall that is only assumed when it has just crossed.
     """
-    interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S / 2
+    share = 1.0 if resting else 0.5
+    interval_s = SURPRISE_S + above_bytes / ASSUMED_BYTES_S * share
     if worst_bytes_s > 0:
         left_s = above_bytes / worst_bytes_s
         # Halfway each time, and the last look where the limit should just have been crossed.
@@ -144,10 +149,7 @@ class TickLoop:
                     self.tick(now)
             except Exception as error:  # the supervising loop: one bad look must not end it
                 self._report("tick", error)
-            now = self._clock.monotonic_s()
-            full_s = self._full_s(now)
-            until_full_s = self._looked_s + full_s - now
-            await self._sleep(max(POLL_MIN_S, min(self._interval_s(full_s), until_full_s)))
+            await self._sleep()
 
     def wake(self) -> None:
         """Something happens: look at the usual pace from now on, and at once if that is due."""
@@ -183,15 +185,40 @@ class TickLoop:
         calm = now - self._busy_s >= CALM_AFTER_S
         return max(CALM_TICK_S, self._tick_s) if calm else self._tick_s
 
-    async def _sleep(self, seconds: float) -> None:
-        """Rest until then, or until woken."""
-        self._rest = asyncio.ensure_future(self._clock.sleep(seconds))
+    async def _sleep(self) -> None:
+        """Rest until there may be something to see, or until woken."""
+        self._rest = asyncio.ensure_future(self._rest_on())
         try:
             await asyncio.wait([self._rest])
             if not self._rest.cancelled():
                 self._rest.result()
         finally:
             self._rest.cancel()
+
+    async def _rest_on(self) -> None:
+        """Sleep until the next look, full or not.
+
+        At rest the sleep goes on over looks at available memory that tell nothing. As little as can
+        be is touched then: what a gateway at rest hasn't used for seconds is slow to come by.
+        """
+        now = self._clock.monotonic_s()
+        full_s = self._full_s(now)
+        due_s = self._looked_s + full_s
+        interval_s = self._interval_s(full_s)
+        resting = full_s > self._tick_s
+        while True:
+            await self._clock.sleep(max(POLL_MIN_S, min(interval_s, due_s - now)))
+            now = self._clock.monotonic_s()
+            if not resting or now >= due_s or self._has_fallen(now):
+                return
+
+    def _has_fallen(self, now: float) -> bool:
+        """True if there is less memory than at the last look, by more than it always trembles."""
+        limit, before = self._limit_bytes(), self._available
+        reading = self._sensors.memory_available(now)
+        if limit is None or before is None or reading.value is None or not reading.usable:
+            return True
+        return reading.value < before - max(0.0, before - limit) * SUDDEN_RATIO
 
     def _crossed(self, now: float) -> bool:
         """True if available memory has fallen under the limit, or much further under it.
@@ -224,4 +251,5 @@ class TickLoop:
             return POLL_MIN_S
         if above <= 0:
             return min(full_s, SHORT_POLL_S)
-        return poll_interval_s(above, self._fill.worst_bytes_s, full_s)
+        resting = full_s > self._tick_s
+        return poll_interval_s(above, self._fill.worst_bytes_s, full_s, resting=resting)

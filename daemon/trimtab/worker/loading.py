@@ -15,12 +15,13 @@ import numpy as np
 import onnxruntime_genai as og
 
 from trimtab.errors import EngineError, LoadError, WorkerError
+from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.guides import Guides
 from trimtab.worker.loop import Loop
-from trimtab.worker.memory import give_back_free_memory, resident_bytes
+from trimtab.worker.memory import resident_bytes
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.variant import VariantFacts, read_variant

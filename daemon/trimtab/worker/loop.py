@@ -17,13 +17,14 @@ from typing import Final, assert_never
 import msgspec
 
 from trimtab.errors import EngineError, LoadError, TrimtabError
+from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
 from trimtab.worker.listening import Listener
-from trimtab.worker.memory import give_back_free_memory, resident_bytes
+from trimtab.worker.memory import resident_bytes
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns

@@ -1,8 +1,7 @@
-"""This process's memory: how much it holds, and giving back what it doesn't use."""
+"""How much memory this process holds."""
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +24,3 @@ def resident_bytes(kv_bytes: int = 0) -> int:
     except (OSError, ValueError):
         return 0
     return held.anonymous_bytes + held.file_bytes + kv_bytes
-
-
-def give_back_free_memory() -> None:
-    """Have the C library return what has been freed; where it can't (musl), nothing happens."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
