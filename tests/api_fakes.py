@@ -44,6 +44,7 @@ class FakeHandle:
         self.id = number
         self.prompt_tokens = 7
         self.disclosure = DISCLOSURE
+        self.variant = DISCLOSURE.variant
         self.cancelled = asyncio.Event()
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         for event in events:

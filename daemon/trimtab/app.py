@@ -20,6 +20,7 @@ from trimtab.config.engine_threads import default_threads
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import NoModelError, StateError
+from trimtab.huge_pages import lay_into_huge_pages
 from trimtab.lean import give_back_free_memory
 from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
@@ -29,7 +30,7 @@ from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
 from trimtab.runtime.policy_watch import PolicyWatch
 from trimtab.runtime.pressure import watch_pressure
-from trimtab.runtime.residence import avoid_oom_killer, gather_memory, lock_memory
+from trimtab.runtime.residence import avoid_oom_killer, lock_memory
 from trimtab.runtime.tasks import spawn
 from trimtab.sensors.configured import sensor_config
 from trimtab.sensors.suite import SensorSuite
@@ -152,8 +153,9 @@ def _settle_in(config: Config, log: Any) -> None:
     gc.collect()
     gc.freeze()  # what has been imported stays: nobody need look at it again
     give_back_free_memory()  # before it is locked: locked pages are not given back
+    laid = sum(lay_into_huge_pages())  # a daemon at rest finds few pages again faster than many
+    log.debug("memory_laid_together", bytes=laid)
     reasons = {
-        "memory_not_gathered": gather_memory(config.sensors.proc_root),
         "memory_not_locked": lock_memory(),
         "oom_killer_not_avoided": avoid_oom_killer(config.sensors.proc_root),
     }

@@ -202,7 +202,7 @@ def test_slow_periodic_sensors_run_on_a_real_apscheduler(tree: Tree, start: Star
     left = scheduler.get_jobs()
     scheduler.shutdown()
 
-    assert jobs["sensor disk"] == 60.0
+    assert jobs["sensor disk"] == 30.0
     assert "sensor processes" not in jobs  # read so often that it goes with the tick
     assert all(after[job] > before[job] for job in jobs)
     assert left == []

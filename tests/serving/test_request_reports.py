@@ -35,7 +35,7 @@ class Desk:
     def __init__(self, model: ModelSpec) -> None:
         self.events: list[Any] = []
         self.clock = FakeClock()
-        self.reports = Reports(self._take)
+        self.reports = Reports(self._take, lambda call: call())
         self.pool = Pool()
         carrier = Carrier(self.pool, self.clock)
         self.streams = Streams(self.clock, self.reports, carrier, lambda *_: None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.runtime.control_group import PROTECTED_BYTES, WORKERS_VARIABLE, separate
-from trimtab.runtime.residence import avoid_oom_killer, gather_memory
+from trimtab.runtime.residence import avoid_oom_killer
 
 UNIT = "trimtab.slice/trimtab.service"
 
@@ -101,33 +101,3 @@ def test_under_a_limit_nothing_is_locked() -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "locked memory is limited to 65536 bytes (LimitMEMLOCK=)\n"
-
-
-GATHER = """
-import mmap
-from pathlib import Path
-from trimtab.runtime.residence import gather_memory
-
-def huge():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:"))
-
-kept = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-kept.write(b"x" * len(kept))
-before = huge()
-reason = gather_memory(Path("/proc"))
-print(bool(reason) != (huge() > before), kept[-1] == ord("x"))
-"""
-
-
-def test_what_is_held_is_laid_into_huge_pages_or_it_is_said_why_not() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GATHER], capture_output=True, text=True, timeout=30
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "True True\n"
-
-
-def test_a_machine_without_maps_says_so(tmp_path: Path) -> None:
-    assert "No such file" in gather_memory(tmp_path)

@@ -43,7 +43,8 @@ def test_a_library_that_is_there_already_stays_as_it_is() -> None:
     same = told_by(
         "import html, starlette.applications as before\n"
         "from trimtab.lean import import_lean\n"
-        "after = import_lean('starlette.applications', unused=('html.entities',), again=('html',))\n"
+        "leave = {'unused': ('html.entities',), 'again': ('html',)}\n"
+        "after = import_lean('starlette.applications', **leave)\n"
         "import html as again\n"
         "print(after is before, again is html, len(html.entities.html5) > 2000)"
     )

@@ -59,6 +59,7 @@ class Ends:
             return False
 
     def heard(self) -> list[ToWorker]:
+        self.listener.settle()
         return [decode_to_worker(body) for body, _ in self.worker.receive(0)]
 
 
@@ -82,8 +83,8 @@ def test_what_ends_the_stream_ends_the_run_and_is_handed_out_after_it(
         cut_short = ends.interrupted(SOON_S)
 
     assert cut_short
-    assert ends.told.get(timeout=SOON_S) is False  # the next run isn't cut short
     assert ends.heard() == [Ping(id=1), message]
+    assert ends.told.get(timeout=SOON_S) is False  # the next run isn't cut short
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,7 @@ def test_nonsense_leaves_the_run_alone_and_is_answered_after_it(ends: Ends) -> N
         ends.raw.sendall(HEADER.pack(3, 0) + b"abc")
         cut_short = ends.interrupted(NOT_NOW_S)
 
+    ends.listener.settle()
     assert not cut_short
     assert [bytes(body) for body, _ in ends.worker.receive(0)] == [b"abc"]
 

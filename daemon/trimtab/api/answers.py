@@ -67,6 +67,9 @@ class AnswerShape(Protocol):
     def opening(self) -> bytes:
         """What a stream begins with."""
 
+    def moved(self, variant: str) -> bytes:
+        """What a stream says when another variant goes on with it; empty where clients mind."""
+
     def piece(self, text: str, logprobs: Sequence[Logprob]) -> bytes:
         """New text of a stream; empty if there is nothing to say."""
 

@@ -167,6 +167,7 @@ class TokenStream:
         self._followed = followed
         self._answer = answer
         self._first = first
+        self._variant = followed.handle.variant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -184,7 +185,7 @@ class TokenStream:
     async def _pieces(self, send: Send) -> None:
         came, opening = self._first, self._answer.opening()
         while True:
-            body = opening + self._body(came)
+            body = opening + self._moved() + self._body(came)
             opening = b""
             if isinstance(came, Ended):
                 await _send(send, body, last=True)
@@ -196,6 +197,13 @@ class TokenStream:
             except TrimtabError as error:
                 await _send(send, self._answer.failing(error), last=True)
                 return
+
+    def _moved(self) -> bytes:
+        variant = self._followed.handle.variant
+        if variant == self._variant:
+            return b""
+        self._variant = variant
+        return self._answer.moved(variant)
 
     def _body(self, came: Event) -> bytes:
         match came:

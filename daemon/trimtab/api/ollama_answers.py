@@ -34,6 +34,10 @@ class _OllamaAnswer:
         """Nothing."""
         return b""
 
+    def moved(self, variant: str) -> bytes:
+        """Nothing: clients decode every line."""
+        return b""
+
     def failing(self, error: TrimtabError) -> bytes:
         """The error as the last line."""
         return ENCODE(fault_body(OLLAMA, error)) + b"\n"

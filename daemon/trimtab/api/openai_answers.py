@@ -99,6 +99,10 @@ class _OpenAIAnswer:
         """The error as the one terminal event."""
         return event(ENCODE(fault_body(OPENAI, error)))
 
+    def moved(self, variant: str) -> bytes:
+        """A comment: clients pass over it."""
+        return b": variant " + variant.encode() + b"\n\n"
+
     def _said(self, said: bytes, logprobs: bytes = b"null") -> bytes:
         """A chunk on the way; ``said`` is the field that holds what is new."""
         return self._chunks.chunk(_choice(said, logprobs, b"null"))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from trimtab.domain.models import VariantSpec
 from trimtab.errors import WorkerError
+from trimtab.huge_pages import lay_into_huge_pages
 
 if TYPE_CHECKING:
     from trimtab.worker.decoder import Decoder
@@ -121,6 +122,7 @@ def _serve(
     tokenizer = Tokenizer(facts)
     load = Load(variant.folder, 1, "auto", context, variant.indices_graph)
     decoder = choose_decoder(facts, load).decoder
+    sum(lay_into_huge_pages())  # as a worker does with its first idle moment
     while True:
         try:
             asked = connection.recv()

@@ -21,6 +21,7 @@ import msgspec
 from trimtab.api.client import PREFIX
 from trimtab.bench.leash import leashed
 from trimtab.errors import WorkerError
+from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.workers.process import ChildProcess, describe_exit
 
 BASE_URL: Final = "http://trimtab"
@@ -128,6 +129,18 @@ class ChildDaemon:
         if answer.is_error:
             raise WorkerError(f"the daemon refused {method} {path}: {answer.text}")
         return msgspec.json.decode(answer.content)
+
+    async def worker_bytes(self) -> int:
+        """What its only worker holds and nobody else could have: that comes back with its end.
+
+        Raises:
+            WorkerError: The worker is gone.
+        """
+        (worker,) = (await self.order("GET", "/status"))["workers"]
+        held = anonymous_bytes(int(worker["pid"]), Path("/proc"))
+        if held is None:
+            raise WorkerError("the kernel doesn't tell what the worker holds")
+        return held
 
     async def _until_ready(self) -> None:
         async with _client(self.inference, _CALL_TIMEOUT_S) as client:

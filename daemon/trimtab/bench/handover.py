@@ -1,10 +1,11 @@
 """``trimtab bench handover``: the pause that a client sees when its stream changes the variant.
 
 A conversation of a thousand tokens runs on one variant of a real daemon, which is then pinned to
-another; the pause is the longest gap between two pieces of text until the switch is over. With both
-workers loaded, the KV cache carried over is compared with computing it again; a cold target, for
-which the old worker has to go first, is measured too. What crossing costs in accuracy is the mean
-KL divergence over 300 tokens, for every pair of variants.
+another; the pause is the time between the last piece of text of the one and the first of the other.
+With both workers loaded, the KV cache carried over is compared with computing it again; a cold
+target, for which the old worker has to go first, is measured too. The longest gap of all, from the
+pin on, is told beside it: while a worker loads it takes from the one that decodes. What crossing
+costs in accuracy is the mean KL divergence over 300 tokens, for every pair of variants.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -35,6 +37,21 @@ MIB: Final = 1024 * 1024
 TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One switch, as the client saw it; all in ms.
+
+    Attributes:
+        ms: Between the last piece of the old variant and the first of the new one.
+        longest_ms: The longest gap between two pieces from the pin on, other gaps included.
+        load_ms: What loading the new worker took.
+    """
+
+    ms: float
+    longest_ms: float
+    load_ms: float
+
+
 def run(quick: bool) -> dict[str, Any]:
     """Measure pauses and what crossing costs.
 
@@ -48,20 +65,22 @@ def run(quick: bool) -> dict[str, Any]:
     model = bench_model(quick)
     pairs, prefix = (1, 100) if quick else (PAIRS, PREFIX_TOKENS)
     warm, held = asyncio.run(_warm(model, pairs, prefix))
-    cold, load_ms = asyncio.run(_cold(model, pairs, prefix, held))
-    kv_ms = [kv for kv, _ in warm]
-    replay_ms = [replay for _, replay in warm]
+    cold = asyncio.run(_cold(model, pairs, prefix, held))
+    kv_ms = [kv.ms for kv, _ in warm]
+    replay_ms = [replay.ms for _, replay in warm]
+    cold_ms = [pause.ms for pause in cold]
     return {
         "pause_ms_kv": middle(kv_ms, 1),
         "pause_ms_replay": middle(replay_ms, 1),
-        "pause_ratio": middle([kv / replay for kv, replay in warm]),
-        "pause_ms_cold": middle(cold, 1),
-        "load_ms": middle(load_ms, 1),
-        "cold_over_load_ms": middle([a - b for a, b in zip(cold, load_ms, strict=True)], 1),
+        "pause_ratio": middle([kv.ms / replay.ms for kv, replay in warm]),
+        "pause_ms_cold": middle(cold_ms, 1),
+        "load_ms": middle([pause.load_ms for pause in cold], 1),
+        "cold_over_load_ms": middle([pause.ms - pause.load_ms for pause in cold], 1),
+        "longest_gap_ms_kv": middle([kv.longest_ms for kv, _ in warm], 1),
         "kl": crossing_kl(model, TEXT.read_text(), prefix, 20 if quick else 300),
         "spread_ms_kv": spread(kv_ms, 1),
         "spread_ms_replay": spread(replay_ms, 1),
-        "spread_ms_cold": spread(cold, 1),
+        "spread_ms_cold": spread(cold_ms, 1),
         "model": model.model_id,
         "runs": {"pairs": pairs, "prefix_tokens": prefix},
     }
@@ -69,11 +88,11 @@ def run(quick: bool) -> dict[str, Any]:
 
 async def _warm(
     model: ModelSpec, pairs: int, prefix: int
-) -> tuple[list[tuple[float, float]], dict[str, int]]:
+) -> tuple[list[tuple[Pause, Pause]], dict[str, int]]:
     """Pauses with both workers loaded, by KV and by replay in turn.
 
     Returns:
-        Pairs of pauses in ms, and what a worker of each variant held.
+        Pairs of pauses, and what a worker of each variant held.
     """
     best, least = model.variants[0].name, model.variants[-1].name
     with (
@@ -86,49 +105,40 @@ async def _warm(
             await carrying.start(READY_S)
             await replaying.start(READY_S)
 
-            async def kv(pair: int) -> float:
-                return (await _switch(carrying, model, [best, least], prefix, pair))[0]
+            async def kv(pair: int) -> Pause:
+                return await _switch(carrying, model, [best, least], prefix, pair)
 
-            async def replay(pair: int) -> float:
-                return (await _switch(replaying, model, [best, least], prefix, pair))[0]
+            async def replay(pair: int) -> Pause:
+                return await _switch(replaying, model, [best, least], prefix, pair)
 
             pauses = await in_turn(kv, replay, pairs)
-            held = {least: await _held(carrying)}
+            held = {least: await carrying.worker_bytes()}
             await _pin(carrying, best)
             await _serves(carrying, best)
-            return pauses, held | {best: await _held(carrying)}
+            return pauses, held | {best: await carrying.worker_bytes()}
         finally:
             await carrying.stop()
             await replaying.stop()
 
 
-async def _held(daemon: ChildDaemon) -> int:
-    """Bytes that the only worker holds."""
-    (worker,) = (await daemon.order("GET", "/status"))["workers"]
-    return int(worker["resident_bytes"])
-
-
-async def _cold(
-    model: ModelSpec, pairs: int, prefix: int, held: dict[str, int]
-) -> tuple[list[float], list[float]]:
-    """Pauses in ms where the old worker goes before the new one is loaded, and load times."""
+async def _cold(model: ModelSpec, pairs: int, prefix: int, held: dict[str, int]) -> list[Pause]:
+    """Pauses where the old worker goes before the new one is loaded."""
     best, least = model.variants[0].name, model.variants[-1].name
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
         daemon = ChildDaemon(Path(folder), _setup(model, "kv", _tight_mib(model, held)))
         try:
             await daemon.start(READY_S)
-            measured = [
+            return [
                 await _switch(daemon, model, [best, least], prefix, pair) for pair in range(pairs)
             ]
         finally:
             await daemon.stop()
-    return [pause for pause, _ in measured], [load for _, load in measured]
 
 
 async def _switch(
     daemon: ChildDaemon, model: ModelSpec, names: Sequence[str], prefix: int, run_: int
-) -> tuple[float, float]:
-    """The pause in ms at a switch from the first variant to the second, and its load time."""
+) -> Pause:
+    """A switch from the first variant to the second."""
     source, target = names
     await _pin(daemon, source)
     await _serves(daemon, source)
@@ -144,7 +154,8 @@ async def _switch(
     load_s = await _serves(daemon, target)
     served_s = perf_counter()
     answer = await stream
-    return answer.longest_gap_s(pinned_s, served_s + 10) * 1000, load_s * 1000
+    seen_s = answer.longest_gap_s(pinned_s, served_s + 10)
+    return Pause(answer.pause_s() * 1000, seen_s * 1000, load_s * 1000)
 
 
 async def _pin(daemon: ChildDaemon, variant: str) -> None:

@@ -42,7 +42,6 @@ from trimtab.bench.live_run import (
     Ground,
     Outcome,
     available,
-    held,
     limit_for,
     pin,
     running,
@@ -107,7 +106,7 @@ async def prepare(model: ModelSpec, quick: bool) -> Ground:
             needs = {}
             for name in reversed(names):
                 await pin(daemon, name)
-                needs[name] = await held(daemon)
+                needs[name] = await daemon.worker_bytes()
             speed = await _speed(daemon, model.model_id)
             base = await available(daemon) + needs[names[0]]
     if quick:

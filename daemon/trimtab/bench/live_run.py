@@ -19,9 +19,7 @@ from trimtab.bench.overhead import split_cores
 from trimtab.bench.squeeze import Squeeze
 from trimtab.bench.subject import models
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import WorkerError
 from trimtab.profile.burner import stolen_core
-from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.simulate.traces import Trace
 
 MIB: Final = 1024 * 1024
@@ -237,12 +235,3 @@ async def available(daemon: ChildDaemon) -> int:
     """Memory that is available, as the daemon sees it."""
     signals = (await daemon.order("GET", "/signals"))["signals"]
     return next(int(one["value"]) for one in signals if one["name"] == "memory.available")
-
-
-async def held(daemon: ChildDaemon) -> int:
-    """Anonymous memory of the one worker."""
-    worker = (await daemon.order("GET", "/status"))["workers"][0]
-    taken = anonymous_bytes(int(worker["pid"]), Path("/proc"))
-    if taken is None:
-        raise WorkerError("the kernel doesn't tell what the worker holds")
-    return taken

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from trimtab.bench.child_daemon import BASE_URL
 from trimtab.errors import WorkerError
+
+_MOVED: Final = ": variant "
 
 
 @dataclass(slots=True)
@@ -24,6 +26,7 @@ class TimedAnswer:
     Attributes:
         text: The whole answer.
         arrivals_s: When each piece of text came, by `perf_counter`.
+        moved_at: Numbers of the pieces that were the first of another variant.
         tokens: How many tokens, by the daemon's own count; 0 until the end.
         begun_s: When the request was sent.
         complete: True once the terminal event has come.
@@ -31,6 +34,7 @@ class TimedAnswer:
 
     text: str = ""
     arrivals_s: list[float] = field(default_factory=list)
+    moved_at: list[int] = field(default_factory=list)
     tokens: int = 0
     begun_s: float = 0.0
     complete: bool = False
@@ -48,6 +52,20 @@ class TimedAnswer:
             if since_s <= later <= until_s
         ]
         return max(gaps, default=0.0)
+
+    def pause_s(self) -> float:
+        """The time between two pieces at the only change of the variant.
+
+        The last piece of the old variant may be told of too late; then the pause is the next one.
+
+        Raises:
+            WorkerError: There was none, or more than one.
+        """
+        if len(self.moved_at) != 1:
+            raise WorkerError(f"the variant changed {len(self.moved_at)} times in a stream")
+        at = self.moved_at[0]
+        around = self.arrivals_s[max(0, at - 1) : at + 2]
+        return max(later - earlier for earlier, later in pairwise(around))
 
 
 async def follow(
@@ -87,6 +105,8 @@ async def follow(
 
 
 def _take(answer: TimedAnswer, line: str, on_piece: Callable[[TimedAnswer], None] | None) -> None:
+    if line.startswith(_MOVED):
+        answer.moved_at.append(len(answer.arrivals_s))
     if not line.startswith("data: "):
         return
     if line == "data: [DONE]":

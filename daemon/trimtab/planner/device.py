@@ -34,7 +34,7 @@ TYPICAL_CACHED_TOKENS: Final = 384
 """Where speeds are taken from that stand for a whole conversation."""
 
 
-_LEAST_SIGMA: Final[dict[Source, float]] = {
+LEAST_SIGMA: Final[dict[Source, float]] = {
     Source.MEASURED: 0.02,
     Source.FITTED: 0.05,
     Source.SCALED: 0.20,
@@ -66,7 +66,7 @@ class Estimate:
 
     def scaled(self, factor: float, source: Source) -> Estimate:
         """The same times a factor that is known less well."""
-        sigma = max(self.sigma_ratio, _LEAST_SIGMA[source])
+        sigma = max(self.sigma_ratio, LEAST_SIGMA[source])
         return Estimate(self.value * factor, sigma, self.source.or_worse(source))
 
 
@@ -250,4 +250,4 @@ def _nearest(curves: Curves, name: str, threads: int) -> int | None:
 
 
 def _estimate(value: float, spread_ratio: float, source: Source) -> Estimate:
-    return Estimate(value, max(spread_ratio, _LEAST_SIGMA[source]), source)
+    return Estimate(value, max(spread_ratio, LEAST_SIGMA[source]), source)

@@ -17,7 +17,7 @@ from typing import Final
 from trimtab.domain.decisions import Grounds, Prediction, Source
 from trimtab.domain.knobs import SPECULATION_OFF, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.planner.device import TYPICAL_CACHED_TOKENS, DeviceModel, Estimate
+from trimtab.planner.device import LEAST_SIGMA, TYPICAL_CACHED_TOKENS, DeviceModel, Estimate
 from trimtab.planner.device_fit import from_build
 from trimtab.planner.doubt import Doubt
 from trimtab.planner.drafting import draft_ratio, ngram_ratio
@@ -36,8 +36,6 @@ BANDWIDTH_BYTES_S: Final = 8e9
 
 PREFILL_PER_DECODE: Final = 6.0
 """How much faster a prompt is read than an answer is written, where it wasn't measured."""
-
-ASSUMED_ERROR: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ def _plain_speed(device: DeviceModel, variant: VariantSpec, threads: int) -> Spe
     if decode is None or decode.value <= 0:
         bandwidth = device.bandwidth.get(threads, BANDWIDTH_BYTES_S)
         token_s = max(1, variant.weights_bytes) / bandwidth
-        decode = Estimate(token_s, ASSUMED_ERROR, Source.ASSUMED)
+        decode = Estimate(token_s, LEAST_SIGMA[Source.ASSUMED], Source.ASSUMED)
     twice = device.decode_s(variant, 2 * TYPICAL_CACHED_TOKENS, threads)
     more_s = twice.value - decode.value if twice is not None else 0.0
     prefill_s, first_s = decode.value / PREFILL_PER_DECODE, 0.0

@@ -162,7 +162,7 @@ class Daemon:
         self.controller = Controller(state, policy, clock, records.decided, records.concluded)
         self.pool = Pool(options.kv_disk)
         self._carrier = Carrier(self.pool, clock)
-        self._reports = Reports(self.controller.post)
+        self._reports = Reports(self.controller.post, _soon)
         observers = Observers(self.meter, self._reports)
         self.streams = Streams(clock, observers, self._carrier, self._protocol_broken)
         self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
@@ -268,15 +268,16 @@ class Daemon:
 
     def look(self) -> None:
         """One full look at the sensors now, besides those of the tick loop."""
-        try:
-            self._ticks.tick(self.clock.monotonic_s())
-        except Exception as error:  # as in the tick loop: one bad look must not end anything
-            self.report("look", error)
+        self._guarded(lambda: self._ticks.tick(self.clock.monotonic_s()))
 
     def look_again(self) -> None:
         """Somebody looks at the readings: they are to be no older than a tick."""
+        self._guarded(self._ticks.fresh)
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """As in the tick loop: one bad look must not end anything."""
         try:
-            self._ticks.fresh()
+            look()
         except Exception as error:
             self.report("look", error)
 
@@ -392,3 +393,7 @@ class Daemon:
 
     def _configure(self, model: ModelSpec | None, policy: Policy, context: int) -> None:
         self.gateway.configure(model=model, policy=policy, context=context)
+
+
+def _soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)

@@ -12,8 +12,6 @@ OOM_SCORE: Final = -900
 _MCL_CURRENT: Final = 1
 _MCL_FUTURE: Final = 2
 _MCL_ONFAULT: Final = 4
-_MADV_COLLAPSE: Final = 25
-_HUGE_BYTES: Final = 2 * 1024 * 1024
 
 
 def lock_memory() -> str:
@@ -33,42 +31,6 @@ def lock_memory() -> str:
     if libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT) != 0:
         return os.strerror(ctypes.get_errno())
     return ""
-
-
-def gather_memory(proc_root: Path) -> str:
-    """Have the kernel lay what we hold now into huge pages, where whole ones are held.
-
-    A daemon at rest wakes up to thousands of pages that have not been used for seconds, each of
-    which must be found again; in a virtual machine whose host takes back what is idle that is most
-    of what a look at the sensors costs.
-
-    Returns:
-        Why it was not done, in words; empty if it was.
-    """
-    try:
-        lines = (proc_root / "self" / "maps").read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        return str(error)
-    libc = ctypes.CDLL(None, use_errno=True)
-    for begin, end in _whole_huge_pages(lines):
-        pages = ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)
-        if libc.madvise(*pages, _MADV_COLLAPSE) != 0:
-            return os.strerror(ctypes.get_errno())
-    return ""
-
-
-def _whole_huge_pages(maps: list[str]) -> list[tuple[int, int]]:
-    """Addresses of anonymous memory of ours, from the lines of a process's ``maps``."""
-    found = []
-    for line in maps:
-        addresses, modes, _, _, inode, *name = line.split(maxsplit=5)
-        if modes != "rw-p" or inode != "0" or name not in ([], ["[heap]"]):
-            continue
-        low, high = (int(address, 16) for address in addresses.split("-"))
-        begin, end = -(-low // _HUGE_BYTES) * _HUGE_BYTES, high // _HUGE_BYTES * _HUGE_BYTES
-        if begin < end:
-            found.append((begin, end))
-    return found
 
 
 def avoid_oom_killer(proc_root: Path) -> str:

@@ -138,18 +138,19 @@ class TickLoop:
         self._available: float | None = None
         self._looked_s = float("-inf")
         self._busy_s = clock.monotonic_s()
-        self._rest: asyncio.Future[None] | None = None
+        self._rest: asyncio.Future[bool] | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
+        crossed = False
         while True:
             now = self._clock.monotonic_s()
             try:
-                if now >= self._looked_s + self._full_s(now) or self._crossed(now):
+                if crossed or now >= self._looked_s + self._full_s(now):
                     self.tick(now)
             except Exception as error:  # the supervising loop: one bad look must not end it
                 self._report("tick", error)
-            await self._sleep()
+            crossed = await self._sleep()
 
     def wake(self) -> None:
         """Something happens: look at the usual pace from now on, and at once if that is due."""
@@ -185,40 +186,39 @@ class TickLoop:
         calm = now - self._busy_s >= CALM_AFTER_S
         return max(CALM_TICK_S, self._tick_s) if calm else self._tick_s
 
-    async def _sleep(self) -> None:
-        """Rest until there may be something to see, or until woken."""
+    async def _sleep(self) -> bool:
+        """Rest until the next full look, until memory crosses the limit, or until woken.
+
+        Returns:
+            Whether memory has crossed it.
+        """
         self._rest = asyncio.ensure_future(self._rest_on())
         try:
             await asyncio.wait([self._rest])
-            if not self._rest.cancelled():
-                self._rest.result()
+            return not self._rest.cancelled() and self._rest.result()
         finally:
             self._rest.cancel()
 
-    async def _rest_on(self) -> None:
-        """Sleep until the next look, full or not.
+    async def _rest_on(self) -> bool:
+        """Sleep from one look at available memory to the next, while they tell nothing.
 
-        At rest the sleep goes on over looks at available memory that tell nothing. As little as can
-        be is touched then: what a gateway at rest hasn't used for seconds is slow to come by.
+        As little as can be is touched meanwhile: what a gateway at rest hasn't used for seconds is
+        slow to come by.
         """
-        now = self._clock.monotonic_s()
-        full_s = self._full_s(now)
-        due_s = self._looked_s + full_s
-        interval_s = self._interval_s(full_s)
-        resting = full_s > self._tick_s
         while True:
-            await self._clock.sleep(max(POLL_MIN_S, min(interval_s, due_s - now)))
             now = self._clock.monotonic_s()
-            if not resting or now >= due_s or self._has_fallen(now):
-                return
-
-    def _has_fallen(self, now: float) -> bool:
-        """True if there is less memory than at the last look, by more than it always trembles."""
-        limit, before = self._limit_bytes(), self._available
-        reading = self._sensors.memory_available(now)
-        if limit is None or before is None or reading.value is None or not reading.usable:
-            return True
-        return reading.value < before - max(0.0, before - limit) * SUDDEN_RATIO
+            full_s = self._full_s(now)
+            due_s = self._looked_s + full_s
+            while full_s == self._full_s(now):
+                await self._clock.sleep(max(POLL_MIN_S, min(self._interval_s(full_s), due_s - now)))
+                now = self._clock.monotonic_s()
+                if now >= due_s:
+                    return False
+                try:
+                    if self._crossed(now):
+                        return True
+                except Exception as error:  # likewise
+                    self._report("tick", error)
 
     def _crossed(self, now: float) -> bool:
         """True if available memory has fallen under the limit, or much further under it.

@@ -43,7 +43,7 @@ class DiskSensor:
     """
 
     signals = ("disk.free", "disk.wear")
-    period_s = 60.0
+    period_s = 30.0
 
     def __init__(self, roots: Roots, folder: Path | None) -> None:
         self._block = f"{roots.sys}/block"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-SHORTEST_S: Final = 60.0
+SHORTEST_S: Final = 30.0
 """What is read more often goes with the tick and costs no wake-up of its own."""
 
 

@@ -70,7 +70,7 @@ class ProcessSensor:
     """
 
     signals = (*(signal for signal, _ in _PARTS), "disk.own_write_rate", "disk.own_written")
-    period_s = 30.0
+    period_s = 10.0
 
     def __init__(self, roots: Roots, watched: Watched) -> None:
         self._proc = roots.proc

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from trimtab.domain.events import (
     Event,
@@ -58,10 +59,15 @@ class Reports:
 
     Args:
         post: Takes events; the schedule that comes of one may call back into `Streams`.
+        soon: Has something called once what is at hand is done: a token on its way to a client
+            doesn't wait for the core to think about it.
     """
 
-    def __init__(self, post: Callable[[Event], None]) -> None:
+    def __init__(
+        self, post: Callable[[Event], None], soon: Callable[[Callable[[], None]], object]
+    ) -> None:
         self._post = post
+        self._soon = soon
         self._weights: dict[str, float] = {}
         self._told: dict[int, _Told] = {}
         self._head: int | None = None
@@ -110,7 +116,7 @@ class Reports:
         if looked_for:
             self._look = None
         if told is not None and (looked_for or count == tokens):
-            self._report(told, at_s)
+            self._soon(partial(self._report_if_there, stream.id, at_s))
 
     def ended(self, stream: Stream, at_s: float) -> None:
         """It is done."""
@@ -130,6 +136,11 @@ class Reports:
                 new.together,
             )
         )
+
+    def _report_if_there(self, number: int, at_s: float) -> None:
+        told = self._told.get(number)
+        if told is not None:
+            self._report(told, at_s)
 
     def _report(self, told: _Told, at_s: float) -> None:
         new = _since(told)

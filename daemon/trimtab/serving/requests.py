@@ -125,6 +125,10 @@ class StreamHandle(Protocol):
         """Length of the prompt."""
 
     @property
+    def variant(self) -> str:
+        """The variant that serves it, or did last; empty before any."""
+
+    @property
     def disclosure(self) -> Disclosure:
         """Which operating point serves it, as of now."""
 

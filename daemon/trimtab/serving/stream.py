@@ -127,10 +127,15 @@ class Stream:
         return len(self.prompt)
 
     @property
+    def variant(self) -> str:
+        """The variant that serves it, or did last; empty before any."""
+        return self.variants[-1] if self.variants else ""
+
+    @property
     def disclosure(self) -> Disclosure:
         """Which operating point serves it, as of now."""
         return Disclosure(
-            variant=self.variants[-1] if self.variants else "",
+            variant=self.variant,
             context=self.context,
             policy_revision=self.revision,
             switches=self.switches,

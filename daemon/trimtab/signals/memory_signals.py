@@ -95,7 +95,7 @@ MEMORY: Final = (
         "memory.own.pss",
         "Pss in /proc/PID/smaps_rollup of the daemon and its workers",
         "What the daemon and its workers hold, shared pages divided among their users.",
-        "Read every 30 s: the kernel walks all pages for it.",
+        "Read every 10 s: the kernel walks all pages for it.",
     ),
     in_bytes(
         "memory.own.anonymous",

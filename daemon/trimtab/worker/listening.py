@@ -3,7 +3,9 @@
 The worker's one thread is inside the engine then. A second one takes in what arrives on the
 channel meanwhile and looks at it, without handing it out: if it ends the stream that is being
 computed for, or the worker, the engine is told to give up its run. The first thread finds the
-message where it looks for messages. The two never use the channel at the same time.
+message where it looks for messages. The two never take in at the same time: the first one settles
+with the second before it looks, and before the engine runs again. What a run brought can be sent
+before that.
 """
 
 from __future__ import annotations
@@ -45,18 +47,26 @@ class Listener:
             self._poll.register(descriptor, select.POLLIN)
         self._runs: SimpleQueue[tuple[int, Interrupt]] = SimpleQueue()
         self._done: SimpleQueue[None] = SimpleQueue()
+        self._unsettled: Interrupt | None = None
         threading.Thread(target=self._serve, name="listener", daemon=True).start()
 
     @contextmanager
     def during(self, stream: int, interrupt: Interrupt) -> Iterator[None]:
-        """Listen while the body runs the engine for a stream; it must not use the channel."""
+        """Listen while the body runs the engine for a stream; to be settled afterwards."""
+        self.settle()
+        self._unsettled = interrupt
         self._runs.put((stream, interrupt))
         try:
             yield
         finally:
             os.eventfd_write(self._over, 1)
+
+    def settle(self) -> None:
+        """Nobody listens any more, and the next run is not cut short. Harmless if that is so."""
+        if self._unsettled is not None:
             self._done.get()
-            interrupt(False)
+            self._unsettled(False)
+            self._unsettled = None
 
     def _serve(self) -> None:
         while True:

@@ -17,6 +17,7 @@ from typing import Final, assert_never
 import msgspec
 
 from trimtab.errors import EngineError, LoadError, TrimtabError
+from trimtab.huge_pages import lay_into_huge_pages
 from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
@@ -83,11 +84,12 @@ class Loop:
         self._context = context
         self._guides = guides
         self._streams: dict[int, Stream] = {}
-        listener = Listener(channel)
-        signal.set_wakeup_fd(listener.signalled, warn_on_full_buffer=False)
-        self._turns = Turns(decoder, channel.put, self._over, listener.during)
+        self._listener = Listener(channel)
+        signal.set_wakeup_fd(self._listener.signalled, warn_on_full_buffer=False)
+        self._turns = Turns(decoder, channel.put, self._over, self._listener.during)
         self._windows = Windows(decoder, channel.put, self._over)
         self._untidy = True
+        self._gathering = lay_into_huge_pages()
         self._running = True
 
     def run(self) -> None:
@@ -105,6 +107,8 @@ class Loop:
                 self._turns.decode(self._streams.values())
                 self._channel.flush()
                 self._turns.prefill(self._streams.values())
+                self._channel.flush()  # a first token is waited for
+                self._listener.settle()
             self._windows.run(self._streams.values())
             self._channel.flush()
 
@@ -126,6 +130,9 @@ class Loop:
         self._tokenizer.ready()
         gc.collect()
         give_back_free_memory()
+        for _ in self._gathering:
+            if self._channel.readable(0):
+                return 0  # it goes on from here next time
         self._untidy = False
         return None
 
