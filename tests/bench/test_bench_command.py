@@ -195,16 +195,17 @@ def test_what_is_squeezed_leaves_room_for_the_variants_that_are_meant() -> None:
     mib = 1024 * 1024
     needs = {"fp32": 700 * mib, "int8": 230 * mib, "int4": 180 * mib}
     load = workload(Speed(300, 30, 1.3), 100, 0.5)
-    limit = limit_for(needs, 4000 * mib)
+    limit = limit_for(needs, 8000 * mib)
     ground = Ground(a_model(), needs, limit, Speed(300, 30, 1.3), load, Slo(1, 1), 100)
 
-    def left(taken: int) -> list[str]:
-        room = 4000 * mib - limit - taken - KV_BYTES
+    def left(share: float) -> list[str]:
+        room = ground.room_bytes(share) - limit - KV_BYTES
         return [name for name, held in needs.items() if held <= room]
 
-    assert left(0) == ["fp32", "int8", "int4"]
-    assert left(ground.second_bytes) == ["int8", "int4"]
-    assert left(ground.least_bytes) == ["int4"]
+    assert left(0.1) == left(0.5) == left(0.9) == ["fp32", "int8", "int4"]
+    assert left(0.2) == ["int8", "int4"]
+    assert left(0.75) == ["int4"]
+    assert ground.room_bytes(0.1) < 8000 * mib  # something is held all the time
 
 
 def test_decision_is_timed_over_ticks_that_really_move_the_variant() -> None:

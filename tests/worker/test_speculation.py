@@ -247,7 +247,7 @@ def test_a_machine_that_got_slower_does_not_make_drafts_look_dear() -> None:
 
 
 def test_a_draft_after_a_gap_is_not_taken_for_the_rest_of_a_copy() -> None:
-    copying = of_ngrams()
+    copying = of_variant()
     for _ in range(6):
         copying.judged(4, wrong=False)
         copying.missed()
@@ -257,3 +257,27 @@ def test_a_draft_after_a_gap_is_not_taken_for_the_rest_of_a_copy() -> None:
     copying.missed()
 
     assert copying.expected_tokens(4) < inside - 1
+
+
+def test_the_index_tells_how_much_of_the_text_before_agrees() -> None:
+    index = NgramIndex([9, 1, 2, 3, 4, 5, 6, 8, 1, 2, 3, 4])
+    index.propose(2)
+    four = index.agreed
+    copied = NgramIndex([*range(20), *range(15)])
+    copied.propose(2)
+    new = NgramIndex([1, 2, 3, 4])
+    new.propose(2)
+
+    assert (four, copied.agreed, new.agreed) == (4, 5, 0)
+
+
+def test_a_long_copy_promises_more_than_three_tokens_that_agree_by_chance() -> None:
+    ngrams = of_ngrams()
+    for _ in range(30):
+        ngrams.agreed = 3
+        ngrams.judged(0, wrong=True)
+    ngrams.agreed = 3
+    by_chance = ngrams.expected_tokens(4)
+    ngrams.agreed = 5
+
+    assert ngrams.expected_tokens(4) > by_chance + 1  # what chance loses says nothing of copies

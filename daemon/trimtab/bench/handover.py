@@ -32,6 +32,7 @@ PREFIX_TOKENS: Final = 1000
 PAIRS: Final = 5
 READY_S: Final = 120.0
 SWITCH_S: Final = 60.0
+SETTLE_S: Final = 5.0
 CONTEXT_TOKENS: Final = 2048
 MIB: Final = 1024 * 1024
 TEXT: Final = Path(__file__).resolve().parent.parent / "catalog" / "data" / "evaluation.txt"
@@ -125,6 +126,7 @@ async def _cold(model: ModelSpec, pairs: int, prefix: int, held: dict[str, int])
     """Pauses where the old worker goes before the new one is loaded."""
     best, least = model.variants[0].name, model.variants[-1].name
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
+        await asyncio.sleep(SETTLE_S)  # what the daemons before this one held is on its way back
         daemon = ChildDaemon(Path(folder), _setup(model, "kv", _tight_mib(model, held)))
         try:
             await daemon.start(READY_S)

@@ -59,6 +59,9 @@ QUICK_REQUESTS: Final = 20
 FREE_BYTES: Final = 64 * MIB
 """A memory limit that nothing here reaches."""
 
+SETTLE_S: Final = 3.0
+"""Until a worker that was loaded holds what it goes on holding, and the daemon has seen that."""
+
 RHO: Final = 0.9
 TRIAL_WORDS: Final = 60
 TRIAL_TOKENS: Final = 48
@@ -106,12 +109,15 @@ async def prepare(model: ModelSpec, quick: bool) -> Ground:
             needs = {}
             for name in reversed(names):
                 await pin(daemon, name)
+                await asyncio.sleep(SETTLE_S)
                 needs[name] = await daemon.worker_bytes()
             speed = await _speed(daemon, model.model_id)
+            await asyncio.sleep(SETTLE_S)
             base = await available(daemon) + needs[names[0]]
     if quick:
         load = workload(speed, QUICK_LENGTH_S, RHO, QUICK_REQUESTS)
-        return Ground(model, needs, FREE_BYTES, speed, load, slo_for(load, speed), QUICK_LENGTH_S)
+        slo = slo_for(load, speed)
+        return Ground(model, needs, FREE_BYTES, speed, load, slo, QUICK_LENGTH_S, FREE_BYTES)
     load, limit = workload(speed, LENGTH_S, RHO), limit_for(needs, base)
     return Ground(model, needs, limit, speed, load, slo_for(load, speed), LENGTH_S)
 

@@ -29,9 +29,9 @@ from trimtab.simulate.traces import Trace
 TRACE: Final = "azure_llm_2023_conv.csv"
 WINDOW: Final = 3
 WINDOW_REQUESTS: Final = 1000
-TOKEN_SCALE: Final = 0.1
-MOST_PROMPT_TOKENS: Final = 320
-MOST_ANSWER_TOKENS: Final = 96
+TOKEN_SCALE: Final = 0.05
+MOST_PROMPT_TOKENS: Final = 160
+MOST_ANSWER_TOKENS: Final = 48
 ANSWER_DEADLINE_S: Final = 60.0
 MOST_REQUESTS: Final = 400
 

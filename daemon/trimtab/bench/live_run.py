@@ -19,7 +19,10 @@ from trimtab.bench.overhead import split_cores
 from trimtab.bench.squeeze import Squeeze
 from trimtab.bench.subject import models
 from trimtab.domain.models import ModelSpec
+from trimtab.errors import WorkerError
 from trimtab.profile.burner import stolen_core
+from trimtab.runtime.process_memory import anonymous_bytes
+from trimtab.sensors.meminfo import parse_available
 from trimtab.simulate.traces import Trace
 
 MIB: Final = 1024 * 1024
@@ -36,6 +39,11 @@ KV_BYTES: Final = 16 * MIB
 SPARE_BYTES: Final = 150 * MIB
 """Beyond what the largest variant needs while nothing is taken."""
 
+BALLAST_BYTES: Final = 3072 * MIB
+"""What another process holds all the time, and gives back where memory is slow to return: after the
+end of a worker of 700 MiB a virtual machine's host kept 400 MiB of it for half a minute."""
+
+SLACK_BYTES: Final = 4 * MIB
 CONTROLLER: Final = "trimtab"
 
 
@@ -51,6 +59,7 @@ class Ground:
         load: The requests.
         slo: What they must reach.
         length_s: Of a run.
+        most_taken_bytes: No more memory than this is taken by the other process.
     """
 
     model: ModelSpec
@@ -60,18 +69,18 @@ class Ground:
     load: Trace
     slo: Slo
     length_s: float
+    most_taken_bytes: int = 6144 * MIB
 
-    @property
-    def second_bytes(self) -> int:
-        """To be taken so that all but the largest variant fit."""
-        largest, second = sorted(self.needs.values(), reverse=True)[:2]
-        return SPARE_BYTES + (largest - second) // 2
-
-    @property
-    def least_bytes(self) -> int:
-        """To be taken so that the smallest variant alone fits."""
+    def room_bytes(self, share: float) -> int:
+        """What the others leave for the worker and what is to stay free, at this share of a run."""
         sizes = sorted(self.needs.values(), reverse=True)
-        return SPARE_BYTES + sizes[0] - (sizes[-1] + sizes[-2]) // 2 + BAND_BYTES
+        if SECOND[0] <= share < SECOND[1]:
+            worker = (sizes[0] + sizes[1]) // 2
+        elif LEAST[0] <= share < LEAST[1]:
+            worker = (sizes[-1] + sizes[-2]) // 2
+        else:
+            worker = sizes[0] + SPARE_BYTES
+        return self.headroom_bytes + KV_BYTES + BAND_BYTES + worker
 
 
 @dataclass(slots=True)
@@ -98,7 +107,7 @@ def limit_for(needs: Mapping[str, int], base_bytes: int) -> int:
         needs: What a worker holds, by variant.
         base_bytes: Memory that is available while a daemon has nothing loaded.
     """
-    return base_bytes - max(needs.values()) - KV_BYTES - SPARE_BYTES - BAND_BYTES
+    return base_bytes - max(needs.values()) - KV_BYTES - SPARE_BYTES - BAND_BYTES - BALLAST_BYTES
 
 
 def setup_for(model: ModelSpec, variants: Sequence[str], slo: Slo, headroom_bytes: int) -> Setup:
@@ -138,13 +147,13 @@ async def serve(ground: Ground, name: str, outcome: Outcome) -> None:
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-") as folder:
         setup = setup_for(ground.model, allowed, ground.slo, ground.headroom_bytes)
         async with running(Path(folder), setup) as daemon:
+            squeeze.start()
             if len(allowed) > 1:
                 await _know(daemon, allowed)
-            squeeze.start()
             try:
                 async with asyncio.TaskGroup() as group:
                     beside = [
-                        group.create_task(_take_memory(ground, squeeze)),
+                        group.create_task(_take_memory(daemon, ground, squeeze)),
                         group.create_task(_take_core(ground)),
                         group.create_task(_watch(daemon, ground, outcome)),
                     ]
@@ -194,13 +203,33 @@ async def pin(daemon: ChildDaemon, variant: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _take_memory(ground: Ground, squeeze: Squeeze) -> None:
-    """Another process takes memory twice, and gives it back."""
+async def _take_memory(daemon: ChildDaemon, ground: Ground, squeeze: Squeeze) -> None:
+    """Another process takes memory, and gives it back: the daemon has the room that it is to have.
+
+    What is free of itself moves by hundreds of MiB while processes come and go, so it is looked at
+    all the time. What the daemon's own workers hold counts as free: nothing that it does matters.
+    """
     begun_s = perf_counter()
-    for (from_, to), wanted in ((SECOND, ground.second_bytes), (LEAST, ground.least_bytes)):
-        for share, hold in ((from_, wanted), (to, 0)):
-            await asyncio.sleep(max(0.0, begun_s + share * ground.length_s - perf_counter()))
-            await squeeze.hold(hold)
+    while True:
+        room = _available_bytes() + await _held_by_workers(daemon)
+        over = room - ground.room_bytes((perf_counter() - begun_s) / ground.length_s)
+        if abs(over) > SLACK_BYTES:
+            wanted = max(0, squeeze.held_bytes + over)
+            await squeeze.hold(min(wanted, ground.most_taken_bytes))
+        await asyncio.sleep(LOOK_S)
+
+
+def _available_bytes() -> int:
+    available = parse_available(Path("/proc/meminfo").read_bytes())
+    if available is None:
+        raise WorkerError("this kernel doesn't say how much memory is available")
+    return available
+
+
+async def _held_by_workers(daemon: ChildDaemon) -> int:
+    workers = (await daemon.order("GET", "/status"))["workers"]
+    pids = [int(worker["pid"]) for worker in workers if worker["pid"]]
+    return sum(anonymous_bytes(pid, Path("/proc")) or 0 for pid in pids)
 
 
 async def _take_core(ground: Ground) -> None:

@@ -25,7 +25,7 @@ class _Always(Acceptance):
     """Drafts as much as it is told, whatever comes of it."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__(first=1.0, after=1.0)
+        super().__init__((1.0,), (), counts_for=1)
         self._tokens = tokens
 
     def best_round(self, costs: Costs, most: int, *, free: bool) -> Round:

@@ -2,10 +2,10 @@
 
 A full snapshot is taken once a tick. Between ticks only the available memory is read, as often as
 its fall demands: the interval is the time in which what is left above the headroom would be half
-gone at the worst rate seen, from one tick down to 10 ms. A fall that hasn't been seen yet is
-reckoned with too: however fast memory goes, its crossing is seen within some hundredths of a
-second. A fall that has just begun is looked at again at once, since the rate over a long interval
-says little of how fast it is now.
+gone at the worst rate seen, from one tick down to 10 ms, and to 2 ms for the crossing itself. A
+fall that hasn't been seen yet is reckoned with too: however fast memory goes, its crossing is seen
+within some hundredths of a second. A fall that has just begun is looked at again at once, since the
+rate over a long interval says little of how fast it is now.
 
 On a gateway at rest each look costs more than it tells: caches are cold by then. So once all has
 been calm for a while, full looks come twice a minute only, until something happens (`wake`).
@@ -22,6 +22,9 @@ from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner.calm import TREND_S
 
 POLL_MIN_S: Final = 0.01
+NEAR_S: Final = 0.002
+"""Shortest time between two looks, where memory falls now and crosses within the usual shortest."""
+
 WORST_RATE_HALF_LIFE_S: Final = 5.0
 ASSUMED_BYTES_S: Final = 4 * 1024**3
 """How fast memory may begin to fall at any moment."""
@@ -60,25 +63,27 @@ class FillRate:
     Attributes:
         worst_bytes_s: That rate.
         fallen_bytes: By how much memory fell between the last two readings.
+        rate_bytes_s: How fast that was; below 0 if it rose.
     """
 
     def __init__(self) -> None:
         self.worst_bytes_s = 0.0
         self.fallen_bytes = 0.0
+        self.rate_bytes_s = 0.0
         self._last: tuple[float, float] | None = None
 
     def update(self, at_s: float, available_bytes: float | None) -> None:
         """Take in a reading; a missing one holds what is known."""
-        self.fallen_bytes = 0.0
+        self.fallen_bytes = self.rate_bytes_s = 0.0
         if available_bytes is None:
             self._last = None
             return
         if self._last is not None and at_s > self._last[0]:
             elapsed_s = at_s - self._last[0]
             self.fallen_bytes = self._last[1] - available_bytes
-            rate = self.fallen_bytes / elapsed_s
+            self.rate_bytes_s = self.fallen_bytes / elapsed_s
             faded = self.worst_bytes_s * 0.5 ** (elapsed_s / WORST_RATE_HALF_LIFE_S)
-            self.worst_bytes_s = max(rate, faded, 0.0)
+            self.worst_bytes_s = max(self.rate_bytes_s, faded, 0.0)
         self._last = (at_s, available_bytes)
 
 
@@ -210,7 +215,7 @@ class TickLoop:
             full_s = self._full_s(now)
             due_s = self._looked_s + full_s
             while full_s == self._full_s(now):
-                await self._clock.sleep(max(POLL_MIN_S, min(self._interval_s(full_s), due_s - now)))
+                await self._clock.sleep(max(NEAR_S, min(self._interval_s(full_s), due_s - now)))
                 now = self._clock.monotonic_s()
                 if now >= due_s:
                     return False
@@ -247,9 +252,11 @@ class TickLoop:
         if limit is None or self._available is None:
             return full_s
         above = self._available - limit
-        if 0 < above < self._fill.fallen_bytes / SUDDEN_RATIO:
-            return POLL_MIN_S
-        if above <= 0:
+        if 0 <= above < self._fill.fallen_bytes / SUDDEN_RATIO:
+            # Where it should just have been crossed, or a little nearer to there.
+            left_s = above / self._fill.rate_bytes_s
+            return min(POLL_MIN_S, max(NEAR_S, left_s + NEAR_S / 2))
+        if above < 0:
             return min(full_s, SHORT_POLL_S)
         resting = full_s > self._tick_s
         return poll_interval_s(above, self._fill.worst_bytes_s, full_s, resting=resting)

@@ -226,6 +226,7 @@ class Stream:
         if self._index is None:
             self._index = NgramIndex(self.tokens)
         found = self._index.propose(most)
+        self.ngram.agreed = self._index.agreed
         if self._guided is not None:
             found = self._guided.likely(found)
         self.forecast = found[0] if found else None
