@@ -31,7 +31,7 @@ print(held("Rss") - rss < HUGE_BYTES, set(whole[:]) == {ord("x")}, holes[0], hol
 """
 
 
-def test_only_what_is_there_whole_is_laid_together_and_nothing_changes() -> None:
+def test_only_what_is_nearly_whole_is_laid_together_and_nothing_changes() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60
     )

@@ -20,7 +20,7 @@ from typing import Any, Final
 from trimtab.bench.bare_loop import BareLoop, BareTimes, Task
 from trimtab.bench.child_daemon import ChildDaemon
 from trimtab.bench.paired import in_turn, middle, spread
-from trimtab.bench.raw_client import Times, complete
+from trimtab.bench.raw_client import RawClient, Times
 from trimtab.bench.subject import CONTEXT_TOKENS, bench_model, only, variant_of
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import WorkerError
@@ -77,13 +77,15 @@ async def _measure(model: ModelSpec, name: str, pairs: int, tokens: int) -> dict
                 await asyncio.to_thread(bare.run, Task(warming[pair], WARMING_TOKENS))
                 return await asyncio.to_thread(bare.run, Task(timed[pair], tokens))
 
-            async def served(pair: int) -> Times:
-                ask = partial(complete, daemon.inference, model.model_id)
-                await asyncio.to_thread(ask, warming[pair], WARMING_TOKENS)
-                return await asyncio.to_thread(ask, timed[pair], tokens)
+            with RawClient(daemon.inference) as client:
+                ask = partial(client.complete, model.model_id)
 
-            await in_turn(lambda _: loop(pairs), lambda _: served(pairs), 1)
-            measured = await in_turn(loop, served, pairs)
+                async def served(pair: int) -> Times:
+                    await asyncio.to_thread(ask, warming[pair], WARMING_TOKENS)
+                    return await asyncio.to_thread(ask, timed[pair], tokens)
+
+                await in_turn(lambda _: loop(pairs), lambda _: served(pairs), 1)
+                measured = await in_turn(loop, served, pairs)
         finally:
             os.sched_setaffinity(0, before)
             await daemon.stop()

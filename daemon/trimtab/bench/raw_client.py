@@ -1,4 +1,4 @@
-"""A client that costs next to nothing: one streamed completion over a Unix socket, and its times.
+"""A client that costs next to nothing: streamed completions over a Unix socket, and their times.
 
 An HTTP library takes tenths of a millisecond a token, on the core that the controller needs; what
 is to be measured is the daemon.
@@ -19,6 +19,7 @@ TIMEOUT_S: Final = 120.0
 _DONE: Final = b"data: [DONE]"
 _PIECE: Final = b'"text":"'
 _EMPTY: Final = b'"text":""'
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _READ_BYTES: Final = 64 * 1024
 
 
@@ -37,22 +38,37 @@ class Times:
     tokens: int
 
 
-def complete(path: Path, model: str, prompt: str, tokens: int) -> Times:
-    """Have a prompt completed greedily, past any end-of-sequence token.
+class RawClient:
+    """One connection that is kept open, as the usual clients do.
 
-    Raises:
-        WorkerError: The daemon refuses, or the stream breaks.
+    Args:
+        path: The daemon's inference socket.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(TIMEOUT_S)
-        connection.connect(str(path))
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(TIMEOUT_S)
+        self._socket.connect(str(path))
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def complete(self, model: str, prompt: str, tokens: int) -> Times:
+        """Have a prompt completed greedily, past any end-of-sequence token.
+
+        Raises:
+            WorkerError: The daemon refuses, or the stream breaks.
+        """
         request = _request(model, prompt, tokens)
         begun_s = perf_counter()
-        connection.sendall(request)
+        self._socket.sendall(request)
         answer = bytearray()
-        first_s = 0.0
-        while _DONE not in answer[-256:]:
-            piece = connection.recv(_READ_BYTES)
+        first_s = last_s = 0.0
+        while not answer.endswith(_LAST_CHUNK):
+            piece = self._socket.recv(_READ_BYTES)
             now_s = perf_counter()
             if not piece:
                 raise WorkerError(f"the stream broke: {answer[-300:].decode(errors='replace')}")
@@ -61,9 +77,11 @@ def complete(path: Path, model: str, prompt: str, tokens: int) -> Times:
                 first_s = now_s
             if not answer.startswith(b"HTTP/1.1 200"):
                 raise WorkerError(f"the daemon refused: {answer.decode(errors='replace')}")
-    produced = _produced(bytes(answer))
-    rest_s = now_s - first_s or now_s - begun_s
-    return Times(first_s - begun_s, (produced - 1) / rest_s, produced)
+            if not last_s and _DONE in answer[-256:]:
+                last_s = now_s
+        produced = _produced(bytes(answer))
+        rest_s = last_s - first_s or last_s - begun_s
+        return Times(first_s - begun_s, (produced - 1) / rest_s, produced)
 
 
 def _has_text(answer: bytearray) -> bool:

@@ -25,11 +25,16 @@ _ASK_FOR = 256
 
 
 class _Start:
-    """When a run of the engine began, by the clock and by the processor's time of this thread."""
+    """When a run of the engine began.
 
-    def __init__(self) -> None:
+    Args:
+        judged: Whether its cost in the processor's time of this thread will be asked for, which
+            the kernel has to be asked for each time.
+    """
+
+    def __init__(self, *, judged: bool = False) -> None:
         self.at_s = perf_counter()
-        self._worked_s = thread_time()
+        self._worked_s = thread_time() if judged else 0.0
 
     def worked_s(self) -> float:
         """Seconds that this thread has had the processor since then."""
@@ -82,10 +87,11 @@ class Turns:
         batch = [(stream.cache, stream.tokens[-1]) for stream in able if stream.cache]
         if not batch:
             return
-        begun = _Start()
+        judged = len(batch) == 1 and self.mode != "off"
+        begun = _Start(judged=judged)
         answers = self._decoder.step(batch)
         seconds = self._ran(begun)
-        if len(batch) == 1:
+        if judged:
             self._costs.passed(1, begun.worked_s())
         for stream, logits in zip(able, answers, strict=True):
             self._decoded(stream, seconds, len(batch))
@@ -214,7 +220,7 @@ class Turns:
 
     def _let_draft_write(self, stream: Stream, count: int) -> list[int]:
         assert stream.cache is not None
-        begun = _Start()
+        begun = _Start(judged=True)
         draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
         self._decoded(stream, self._ran(begun))
         self._costs.drafted(count, begun.worked_s())
@@ -226,7 +232,7 @@ class Turns:
         if source is stream.ngram:
             stream.forecast = None  # the whole draft is judged below
         before = cache.length
-        begun = _Start()
+        begun = _Start(judged=True)
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
         self._decoded(stream, self._ran(begun))
         self._costs.passed(len(rows), begun.worked_s())
