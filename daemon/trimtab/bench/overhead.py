@@ -29,7 +29,7 @@ VARIANTS: Final = ("int4", "int8")
 PROMPT_TOKENS: Final = 50
 ANSWER_TOKENS: Final = 200
 WARMING_TOKENS: Final = 8
-PAIRS: Final = 7
+PAIRS: Final = 11
 READY_S: Final = 120.0
 
 
