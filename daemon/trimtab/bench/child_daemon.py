@@ -136,11 +136,19 @@ class ChildDaemon:
         Raises:
             WorkerError: The worker is gone.
         """
-        (worker,) = (await self.order("GET", "/status"))["workers"]
-        held = anonymous_bytes(int(worker["pid"]), Path("/proc"))
+        (held,) = await self._held()
         if held is None:
             raise WorkerError("the kernel doesn't tell what the worker holds")
         return held
+
+    async def workers_bytes(self) -> int:
+        """The same of all its workers together; one that ends holds nothing any more."""
+        return sum(held or 0 for held in await self._held())
+
+    async def _held(self) -> list[int | None]:
+        workers = (await self.order("GET", "/status"))["workers"]
+        pids = [int(worker["pid"]) for worker in workers if worker["pid"]]
+        return [anonymous_bytes(pid, Path("/proc")) for pid in pids]
 
     async def _until_ready(self) -> None:
         async with _client(self.inference, _CALL_TIMEOUT_S) as client:

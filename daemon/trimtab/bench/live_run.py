@@ -15,14 +15,12 @@ from typing import Final
 
 from trimtab.bench.child_daemon import ChildDaemon, Setup
 from trimtab.bench.live_load import Sent, Slo, Speed, send_all
+from trimtab.bench.machine import available_bytes
 from trimtab.bench.overhead import split_cores
 from trimtab.bench.squeeze import Squeeze
 from trimtab.bench.subject import models
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import WorkerError
 from trimtab.profile.burner import stolen_core
-from trimtab.runtime.process_memory import anonymous_bytes
-from trimtab.sensors.meminfo import parse_available
 from trimtab.simulate.traces import Trace
 
 MIB: Final = 1024 * 1024
@@ -211,25 +209,12 @@ async def _take_memory(daemon: ChildDaemon, ground: Ground, squeeze: Squeeze) ->
     """
     begun_s = perf_counter()
     while True:
-        room = _available_bytes() + await _held_by_workers(daemon)
+        room = available_bytes() + await daemon.workers_bytes()
         over = room - ground.room_bytes((perf_counter() - begun_s) / ground.length_s)
         if abs(over) > SLACK_BYTES:
             wanted = max(0, squeeze.held_bytes + over)
             await squeeze.hold(min(wanted, ground.most_taken_bytes))
         await asyncio.sleep(LOOK_S)
-
-
-def _available_bytes() -> int:
-    available = parse_available(Path("/proc/meminfo").read_bytes())
-    if available is None:
-        raise WorkerError("this kernel doesn't say how much memory is available")
-    return available
-
-
-async def _held_by_workers(daemon: ChildDaemon) -> int:
-    workers = (await daemon.order("GET", "/status"))["workers"]
-    pids = [int(worker["pid"]) for worker in workers if worker["pid"]]
-    return sum(anonymous_bytes(pid, Path("/proc")) or 0 for pid in pids)
 
 
 async def _take_core(ground: Ground) -> None:

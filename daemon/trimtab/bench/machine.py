@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trimtab import __version__
+from trimtab.errors import TrimtabError
+from trimtab.sensors.meminfo import parse_available
 
 _PACKAGES: Final = ("onnxruntime", "onnxruntime-genai", "numpy", "uvicorn", "starlette")
 
@@ -23,6 +25,18 @@ def machine(proc_root: Path = Path("/proc")) -> dict[str, Any]:
         "kernel": platform.release(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
+
+
+def available_bytes() -> int:
+    """Memory that the kernel says is available on the whole machine.
+
+    Raises:
+        TrimtabError: The kernel doesn't say.
+    """
+    available = parse_available(Path("/proc/meminfo").read_bytes())
+    if available is None:
+        raise TrimtabError("this kernel doesn't say how much memory is available")
+    return available
 
 
 def versions() -> dict[str, str]:

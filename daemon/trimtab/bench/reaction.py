@@ -27,13 +27,13 @@ from trimtab.bench.child_daemon import ChildDaemon, Setup
 from trimtab.bench.crossing import Crossing, Order, held_by, memfds
 from trimtab.bench.earlyoom import Earlyoom
 from trimtab.bench.handover import READY_S, TEXT
+from trimtab.bench.machine import available_bytes
 from trimtab.bench.paired import middle, quantile
 from trimtab.bench.squeeze import Squeeze
 from trimtab.bench.subject import bench_model, models
 from trimtab.bench.timed_stream import follow
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import TrimtabError, WorkerError
-from trimtab.sensors.meminfo import parse_available
 
 MIB: Final = 1024 * 1024
 CONVERSATIONS: Final = 2
@@ -144,7 +144,7 @@ class Reaction:
         self._model = model
         self._size = size
         room = size.ballast_bytes + size.farthest_bytes
-        self.limit_bytes = (_available_bytes() - room - _worker_bytes(model)) // MIB * MIB
+        self.limit_bytes = (available_bytes() - room - _worker_bytes(model)) // MIB * MIB
         if self.limit_bytes <= 0:
             raise TrimtabError(
                 f"this benchmark needs {room // MIB} MiB of available memory beside the model",
@@ -251,7 +251,7 @@ class Reaction:
             while perf_counter() < until_s and other.alive:
                 if (reacted_s := other.reacted_s(crossing.crossed_s)) is not None:
                     return reacted_s
-                if _available_bytes() > self.limit_bytes:  # relief has lifted it
+                if available_bytes() > self.limit_bytes:  # relief has lifted it
                     await self._squeeze.hold(self._squeeze.held_bytes + BEYOND_BYTES)
                 await asyncio.sleep(0.001)
             return None
@@ -274,13 +274,13 @@ class Reaction:
 
     async def _let_go(self) -> None:
         """Lift available memory well above the limit; most of the slow ballast stays."""
-        short = self.limit_bytes + 2 * self._size.farthest_bytes - _available_bytes()
+        short = self.limit_bytes + 2 * self._size.farthest_bytes - available_bytes()
         await self._squeeze.hold(max(0, self._squeeze.held_bytes - max(0, short)))
 
     async def _come_near(self, away_bytes: int) -> None:
         """Set the ballast so that available memory is so far above the limit."""
         for _ in range(2):
-            over = _available_bytes() - self.limit_bytes - away_bytes
+            over = available_bytes() - self.limit_bytes - away_bytes
             await self._squeeze.hold(max(0, self._squeeze.held_bytes + over))
 
 
@@ -301,18 +301,6 @@ knobs:
 
 def _worker_bytes(model: ModelSpec) -> int:
     return model.variants[-1].weights_bytes + 256 * MIB
-
-
-def _available_bytes() -> int:
-    """What the kernel says; the machine's, since earlyoom knows no other.
-
-    Raises:
-        TrimtabError: The kernel doesn't say.
-    """
-    available = parse_available(Path("/proc/meminfo").read_bytes())
-    if available is None:
-        raise TrimtabError("this kernel doesn't say how much memory is available")
-    return available
 
 
 def _oom_kills() -> int:

@@ -214,16 +214,15 @@ class TickLoop:
             now = self._clock.monotonic_s()
             full_s = self._full_s(now)
             due_s = self._looked_s + full_s
-            while full_s == self._full_s(now):
-                await self._clock.sleep(max(NEAR_S, min(self._interval_s(full_s), due_s - now)))
-                now = self._clock.monotonic_s()
-                if now >= due_s:
-                    return False
-                try:
-                    if self._crossed(now):
-                        return True
-                except Exception as error:  # likewise
-                    self._report("tick", error)
+            await self._clock.sleep(max(NEAR_S, min(self._interval_s(full_s), due_s - now)))
+            now = self._clock.monotonic_s()
+            if now >= due_s:
+                return False
+            try:
+                if self._crossed(now):
+                    return True
+            except Exception as error:  # as in `run`: one bad look must not end it
+                self._report("tick", error)
 
     def _crossed(self, now: float) -> bool:
         """True if available memory has fallen under the limit, or much further under it.

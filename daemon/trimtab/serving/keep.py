@@ -31,14 +31,13 @@ from trimtab.serving.claims import Idle, Lease, shape_of
 from trimtab.serving.disk import Stored
 from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
+from trimtab.workers.segment_file import SEALS, make_sealed_memfd
 
 VERSION: Final = 2
 READS: Final = (1, 2)
 NAME: Final = "kv-"
 _MOST_BYTES: Final = 16 * 1024 * 1024
-_RECORD_SEALS: Final = (
-    fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-)
+_RECORD_SEALS: Final = SEALS | fcntl.F_SEAL_WRITE
 
 
 class Manager(Protocol):
@@ -247,15 +246,12 @@ def _record(idle: Idle) -> bytes:
 
 def _write(content: bytes) -> int:
     """A sealed memfd with this content."""
-    descriptor = os.memfd_create("trimtab-record", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
+
+    def fill(descriptor: int) -> None:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _RECORD_SEALS)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+
+    return make_sealed_memfd("trimtab-record", fill, _RECORD_SEALS)
 
 
 def _read(descriptor: int) -> _Record:

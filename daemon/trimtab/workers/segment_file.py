@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from typing import Final
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -19,11 +20,25 @@ def make_segment_file(size_bytes: int) -> int:
     Raises:
         OSError: The kernel gives no memory or no descriptor.
     """
-    descriptor = os.memfd_create("trimtab-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return make_sealed_memfd("trimtab-kv", lambda made: os.ftruncate(made, size_bytes), SEALS)
+
+
+def make_sealed_memfd(name: str, fill: Callable[[int], object], seals: int) -> int:
+    """Make a file in memory, fill it and seal it; returns its descriptor.
+
+    Args:
+        name: For whoever looks at the process's descriptors.
+        fill: Is given the descriptor; it stays ours.
+        seals: As `fcntl` has them.
+
+    Raises:
+        OSError: The kernel gives no memory or no descriptor.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.ftruncate(descriptor, size_bytes)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-    except OSError:
+        fill(descriptor)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
         os.close(descriptor)
         raise
     return descriptor
