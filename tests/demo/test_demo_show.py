@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +50,25 @@ class Screen:
 
 
 async def by_pins(props: Props) -> None:
-    """fp32, int4 while some memory is held, and fp32 again."""
+    """fp32, int4 while some memory is held, and fp32 again, until there is something to draw."""
+
+    async def until(condition: Callable[[], bool], what: str) -> None:
+        for _ in range(100):
+            if condition():
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{what}; {props.stage.status}")
 
     async def pinned(variant: str) -> None:
         await props.daemon.order("PUT", "/pin", {"knobs": {"variant": variant}})
-        for _ in range(100):
-            if props.stage.variant == variant:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError(f"{variant} did not come; {props.stage.status}")
+        await until(lambda: props.stage.variant == variant, f"{variant} did not come")
 
     await pinned("fp32")
     await props.squeeze.hold(16 * MIB)
     await pinned("int4")
     await props.squeeze.hold(0)
     await pinned("fp32")
+    await until(lambda: len(props.stage.samples) > 5, "nobody looks")  # all may go in a second
 
 
 async def test_chats_go_on_whole_while_the_variant_steps_down_and_up() -> None:
