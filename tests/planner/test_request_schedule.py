@@ -24,6 +24,7 @@ from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.domain.scheduling import Objective, Schedule
 from trimtab.planner import State, step
+from trimtab.planner.bursts import Bursts
 from trimtab.planner.requests import Queue, with_home
 from trimtab.planner.shadow import Shadow
 from trimtab.policy.compiled import Admission, Policy
@@ -234,6 +235,41 @@ def test_the_way_back_takes_a_wider_lead_for_some_hundred_requests() -> None:
     assert gone.home == "small"
     assert with_home(tempted, both).home == "small"
     assert with_home(replace(tempted, left_ago=600), both).home == "big"
+
+
+def test_requests_that_come_at_once_are_one_moment() -> None:
+    bursts = Bursts()
+    for moment in range(60):
+        for _ in range(9):
+            bursts = bursts.arrived(10.0 * moment)
+    alone = Bursts()
+    for moment in range(60):
+        alone = alone.arrived(10.0 * moment)
+
+    assert bursts.size == pytest.approx(9.0, rel=0.01)
+    assert alone.size == 1.0
+
+
+def test_evidence_counts_in_moments() -> None:
+    pair = (("big", Shadow(earned=0.90, count=96)), ("small", Shadow(earned=0.91, count=96)))
+    one_by_one = Queue(shadows=pair, home="big")
+    in_bursts = replace(one_by_one, bursts=Bursts(size=9.0))
+
+    assert with_home(one_by_one, ("big", "small")).home == "small"
+    assert with_home(in_bursts, ("big", "small")).home == "big"
+
+
+def test_what_is_remembered_counts_in_moments(desk: Desk) -> None:
+    for moment in range(40):
+        for number in range(9):
+            request = 9 * moment + number
+            desk.arrive(request, 100.0 * moment)
+        for number in range(9):
+            desk.post(RequestEnded(100.0 * moment + 50.0, 9 * moment + number, 20, 0.1, 0.5))
+
+    queue = desk.state.queue
+    assert queue.memory > 800
+    assert queue.truth.count > 300
 
 
 def test_a_home_that_no_longer_fits_is_left_whatever_it_earns() -> None:

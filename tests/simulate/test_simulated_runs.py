@@ -218,13 +218,29 @@ def test_going_back_and_forth_is_seen_as_a_limit_cycle_and_one_return_is_not() -
     assert switches_after(result, [50.0, 250.0]) == [2, 2]
 
 
+def test_another_past_changes_a_fixed_variants_score_and_nothing_else_of_it() -> None:
+    (scenario,) = [
+        one
+        for one in trace_scenarios(Half.TUNE, "long")
+        if one.name == "long-4-rho1.0-none-switch0.05"
+    ]
+    alone = Run(scenario, only="q3").run()
+
+    again = compare.with_other_pasts(scenario, "q3")
+
+    assert len(again) == compare.OTHER_PASTS
+    assert any(score != alone.score for score in again)
+    assert again == pytest.approx([alone.score] * compare.OTHER_PASTS, rel=0.1)
+
+
 def test_the_bench_has_every_field_of_the_contract() -> None:
-    row = compare.TraceRow("n", "chat", 0.9, 0.8, 0.7, 0.9, "q4", 0.5, 0.8, 3, 0.001)
+    row = compare.TraceRow("n", "chat", 0.9, 0.8, 0.7, 0.9, "q4", 0.5, (0.88, 0.91), 0.8, 3, 0.001)
     rows = [replace(row, kind=kind) for kind in bench_controller.KINDS]
     day = compare.DayRow("d", "smollm2", 0.9, 0.95, 0.7, "int4", 0.5, 0.8, 4, 0.0001)
 
     fields = bench_controller.summary(rows, [day])
 
     assert fields["oracle_ratio_chat"] == pytest.approx(1.125)
+    assert fields["static_again_min_chat"] == pytest.approx(0.88 / 0.9)
     assert fields["days_static_geomean_smollm2"] == pytest.approx(0.9 / 0.7)
     assert fields["switch_time_share"] == 0.001

@@ -60,6 +60,9 @@ def summary(traces: Sequence[TraceRow], days: Sequence[DayRow]) -> dict[str, Any
         same = [ratio(row.score, row.static_same) for row in rows]
         out[f"same_scheduler_static_min_{kind}"] = min(same)
         out[f"same_scheduler_static_geomean_{kind}"] = geomean(same)
+        out[f"static_again_min_{kind}"] = min(
+            ratio(again, row.static_same) for row in rows for again in row.static_again
+        )
         out[f"rules_geomean_{kind}"] = geomean([ratio(row.score, row.rules) for row in rows])
     small = [row for row in days if row.ladder == "smollm2"]
     static = [ratio(row.score, row.static_same) for row in days]

@@ -12,6 +12,7 @@ from typing import Final
 
 from trimtab.domain.events import RequestArrived, RequestEnd, RequestEnded, RequestProgress
 from trimtab.domain.scheduling import Objective
+from trimtab.planner.bursts import Bursts
 from trimtab.planner.jobs import Job, moved
 from trimtab.planner.lengths import Lengths
 from trimtab.planner.queue_plan import Rate
@@ -22,7 +23,7 @@ from trimtab.policy.compiled import Policy
 FEWEST: Final = 4
 MARGIN: Final = 0.05
 BACK: Final = 5.0
-BACK_REQUESTS: Final = 6 * MEMORY
+BACK_MOMENTS: Final = 6 * MEMORY
 DRAW: Final = 5
 ENOUGH: Final = 24
 STRETCH: Final = 1.25
@@ -42,7 +43,7 @@ class Truth:
 
     Attributes:
         earned: Mean value of a request, as in a shadow.
-        count: Requests that ended, up to the shadows' memory.
+        count: Requests that ended, up to as many as shadows remember.
         stretch: Factor on the shadows' work.
     """
 
@@ -50,9 +51,9 @@ class Truth:
     count: float = 0.0
     stretch: float = STRETCH
 
-    def after(self, gain: float) -> Truth:
-        """With one more request that ended."""
-        count = min(MEMORY, self.count + 1)
+    def after(self, gain: float, memory: float) -> Truth:
+        """With one more request that ended, of so many that are remembered."""
+        count = min(memory, self.count + 1)
         return Truth(self.earned + (gain - self.earned) / count, count, self.stretch)
 
     def held_against(self, shadow: float) -> Truth:
@@ -79,6 +80,7 @@ class Queue:
         owed_s: Engine time that late requests have saved up by the floor share.
         considered_s: When the schedule was last made.
         slice_until_s: Until when a late request has its turn.
+        bursts: How many requests come at once.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -92,6 +94,12 @@ class Queue:
     owed_s: float = 0.0
     considered_s: float = 0.0
     slice_until_s: float = 0.0
+    bursts: Bursts = field(default_factory=Bursts)
+
+    @property
+    def memory(self) -> float:
+        """Requests that shadows and truth remember: those of `MEMORY` moments."""
+        return MEMORY * self.bursts.size
 
     def earned(self, variant: str) -> float:
         """What a request would have earned on a variant lately."""
@@ -134,6 +142,7 @@ def arrived(
         lengths=lengths,
         mean_left=sum(lengths) / len(lengths),
     )
+    bursts = queue.bursts.arrived(event.at_s)
     # Steps of five walk through all six sixths, short and long in turn.
     length = lengths[event.request * DRAW % len(lengths)]
     new = Arrival(
@@ -144,6 +153,7 @@ def arrived(
         job.first_by_s,
         job.end_base_s + job.per_token_s * length,
         event.weight,
+        MEMORY * bursts.size,
     )
     past = dict(queue.shadows)
     truth = queue.truth
@@ -178,6 +188,7 @@ def arrived(
         queue.owed_s,
         queue.considered_s,
         queue.slice_until_s,
+        bursts,
     )
 
 
@@ -206,7 +217,7 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
     lengths = queue.lengths.with_answer(job.prompt, job.limit, event.produced_tokens)
     in_time = event.at_s <= job.end_base_s + job.per_token_s * event.produced_tokens
     worth = job.weight * known.quality if known is not None else 0.0
-    truth = queue.truth.after(worth if in_time and not job.late else 0.0)
+    truth = queue.truth.after(worth if in_time and not job.late else 0.0, queue.memory)
     return Queue(
         jobs,
         lengths,
@@ -219,6 +230,7 @@ def ended(queue: Queue, event: RequestEnded, known: Rate | None) -> Queue:
         queue.owed_s,
         queue.considered_s,
         queue.slice_until_s,
+        queue.bursts,
     )
 
 
@@ -235,6 +247,7 @@ def _with(queue: Queue, jobs: tuple[Job, ...], speeds: Speeds) -> Queue:
         queue.owed_s,
         queue.considered_s,
         queue.slice_until_s,
+        queue.bursts,
     )
 
 
@@ -260,18 +273,19 @@ def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
     """Choose the home among the variants that may be taken.
 
     Another one has to have earned more by a margin, which shrinks with the evidence: with few
-    requests the difference is mostly chance. Back to where it came from takes a wider margin, which
-    narrows over some hundred requests, so that two variants that earn about the same don't take
-    turns.
+    requests the difference is mostly chance, and those that come at once count as one. Back to
+    where it came from takes a wider margin, which narrows over some hundred of them, so that two
+    variants that earn about the same don't take turns.
     """
     may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
     if not may or queue.shadows[0][1].count < FEWEST:
         return queue if queue.home is None else replace(queue, home=None)
     present = next((earned for earned, name in may if name == queue.home), None)
-    margin = MARGIN / sqrt(queue.shadows[0][1].count + 1)
+    size = queue.bursts.size
+    margin = MARGIN / sqrt(queue.shadows[0][1].count / size + 1)
     if present is None:
         return replace(queue, home=max(may)[1], left=None)
-    back = 1 + (BACK - 1) * max(0.0, 1 - queue.left_ago / BACK_REQUESTS)
+    back = 1 + (BACK - 1) * max(0.0, 1 - queue.left_ago / size / BACK_MOMENTS)
     lead, best = max(
         (earned - present - margin * (back if name == queue.left else 1.0), name)
         for earned, name in may

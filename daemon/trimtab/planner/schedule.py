@@ -115,7 +115,7 @@ def _refused(
     jobs = tuple([job for job in queue.jobs if job not in out])
     truth = queue.truth
     for _ in out:
-        truth = truth.after(0.0)
+        truth = truth.after(0.0, queue.memory)
     return replace(queue, jobs=jobs, truth=truth), tuple(
         [Shed(job.request, retry_s, _why(turn_s - job.arrived_s, max_wait_s)) for job in out]
     )
@@ -174,6 +174,7 @@ def _looked_at(queue: Queue, at_s: float, owed_s: float, until_s: float) -> Queu
         owed_s,
         at_s,
         until_s,
+        queue.bursts,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MEMORY: Final = 96.0
+"""Moments at which requests came that are remembered."""
 
 Piece = tuple[float, int, float, bool, float]
 """(due, request, seconds of work left, whether it reads the prompt, worth)."""
@@ -27,8 +28,8 @@ class Shadow:
     Attributes:
         at_s: Time of its last arrival.
         pieces: Work of admitted requests, earliest due first.
-        earned: Mean value of a request, over about the last `MEMORY` of them.
-        count: Requests seen, up to `MEMORY`.
+        earned: Mean value of a request, over about the last ones that `Arrival.memory` says.
+        count: Requests seen, up to as many.
     """
 
     at_s: float = 0.0
@@ -49,6 +50,7 @@ class Arrival:
         first_by_s: When its first token is due.
         end_by_s: When its last one is.
         weight: Its priority's.
+        memory: Requests that are remembered now.
     """
 
     at_s: float
@@ -58,6 +60,7 @@ class Arrival:
     first_by_s: float
     end_by_s: float
     weight: float
+    memory: float
 
 
 def served(
@@ -72,7 +75,7 @@ def served(
     dropped = _drop_late(pieces, new.at_s)
     earned, count = shadow.earned, shadow.count
     for gain in (*gains, *([0.0] * dropped)):
-        count = min(MEMORY, count + 1)
+        count = min(new.memory, count + 1)
         earned += (gain - earned) / count
     return Shadow(new.at_s, tuple(pieces), earned, count)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 
+from trimtab.planner.lengths import Lengths
 from trimtab.simulate import fifo
 from trimtab.simulate.run import Result, Run
 from trimtab.simulate.scenario_set import Scenario
 from trimtab.simulate.thresholds import ThresholdRules
 
 QUARTER_S = 900.0
+OTHER_PASTS = 4
 LEAST_SCORE = 1e-3
 """A baseline that earns nothing counts as this much in a ratio."""
 
@@ -29,6 +31,7 @@ class TraceRow:
         static_same: The best variant that never exceeds the cap, under our own scheduler.
         best_static: Its name.
         greedy: The best variant for each request alone, FIFO.
+        static_again: What the best fixed variant scores with other pasts: how far chance goes.
         rules: Threshold rules alone, under our own scheduler.
         switches: Changes of variant.
         switching_ratio: Share of time that they took.
@@ -42,6 +45,7 @@ class TraceRow:
     static_same: float
     best_static: str
     greedy: float
+    static_again: tuple[float, ...]
     rules: float
     switches: int
     switching_ratio: float
@@ -87,11 +91,27 @@ def by_rules(scenario: Scenario) -> Result:
     return Run(scenario, rules=ThresholdRules(scenario.ladder)).run()
 
 
+def with_other_pasts(scenario: Scenario, variant: str) -> tuple[float, ...]:
+    """A fixed variant's scores if it has seen one, two… answers before the scenario begins.
+
+    Nothing else differs. What the scores differ by is chance: another guess of one answer's length
+    orders the queue another way, and everything after it.
+    """
+    scores, lengths = [], Lengths()
+    for number in range(OTHER_PASTS):
+        lengths = lengths.with_answer(100, 200, 50 + 20 * number)
+        run = Run(scenario, only=variant)
+        run.state = replace(run.state, queue=replace(run.state.queue, lengths=lengths))
+        scores.append(run.run().score)
+    return tuple(scores)
+
+
 def trace_rows(same_but_for_switch_cost: Sequence[Scenario]) -> list[TraceRow]:
     """Rows of scenarios that differ in the switch cost only; statics never switch, so run once."""
     first = same_but_for_switch_cost[0]
     statics = {name: Run(first, only=name).run().score for name in survivors(first)}
     best = max(statics, key=lambda name: statics[name])
+    again = with_other_pasts(first, best)
     count = len(first.ladder.rungs)
     alone = max(fifo.static(first, variant) for variant in range(count))
     rows = []
@@ -107,6 +127,7 @@ def trace_rows(same_but_for_switch_cost: Sequence[Scenario]) -> list[TraceRow]:
                 statics[best],
                 best,
                 fifo.greedy(scenario),
+                again,
                 by_rules(scenario).score,
                 result.switches,
                 result.switching_s / scenario.length_s,
