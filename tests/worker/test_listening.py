@@ -15,6 +15,7 @@ from trimtab.worker.channel import Channel
 from trimtab.worker.decoder import InterruptedRunError, Place
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.listening import Listener
+from trimtab.worker.speculation import Experience
 from trimtab.worker.stream import Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
@@ -142,7 +143,9 @@ def test_an_interrupted_piece_leaves_the_stream_where_it_was() -> None:
     said: list[FromWorker] = []
     over: list[Exception | None] = []
     turns = Turns(decoder, said.append, lambda _, error: over.append(error))
-    stream = Stream(Start(stream=1, prompt=[(7 * n) % 500 + 4 for n in range(90)]), language)
+    stream = Stream(
+        Start(stream=1, prompt=[(7 * n) % 500 + 4 for n in range(90)]), language, Experience()
+    )
     stream.cache = decoder.open(Place(stream.capacity))
 
     decoder.interrupt(True)

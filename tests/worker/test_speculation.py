@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from worker_peer import TINY, Answer, WorkerProcess
 
 from trimtab.worker.ngram import NgramIndex
-from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs, of_ngrams, of_variant
+from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs, Experience
 from trimtab.workers.protocol import (
     Finished,
     FromWorker,
@@ -178,7 +178,7 @@ def costs(slope: float, draft_ratio: float) -> Costs:
 
 
 def acceptance(rate: float) -> Acceptance:
-    judged = of_variant()
+    judged = Acceptance(Experience().variant)
     rng = np.random.default_rng(0)
     for _ in range(300):
         right = rng.random() < rate
@@ -217,7 +217,7 @@ def test_a_source_that_lost_is_tried_again_more_and_more_rarely() -> None:
 
 def test_a_source_that_is_wrong_from_the_beginning_is_left_after_a_few_tokens() -> None:
     usual = costs(slope=0.2, draft_ratio=0.9)
-    ngrams, wasted = of_ngrams(), 0.0
+    ngrams, wasted = Acceptance(Experience().ngrams), 0.0
     while (length := ngrams.best_round(usual, 8, free=True).length) > 0:
         wasted += usual.round_ratio(length, free=True) - 1
         ngrams.judged(0, wrong=True)
@@ -247,7 +247,7 @@ def test_a_machine_that_got_slower_does_not_make_drafts_look_dear() -> None:
 
 
 def test_a_draft_after_a_gap_is_not_taken_for_the_rest_of_a_copy() -> None:
-    copying = of_variant()
+    copying = Acceptance(Experience().variant)
     for _ in range(6):
         copying.judged(4, wrong=False)
         copying.missed()
@@ -268,16 +268,42 @@ def test_the_index_tells_how_much_of_the_text_before_agrees() -> None:
     new = NgramIndex([1, 2, 3, 4])
     new.propose(2)
 
-    assert (four, copied.agreed, new.agreed) == (4, 5, 0)
+    assert (four, copied.agreed, new.agreed) == (4, 9, 0)
 
 
 def test_a_long_copy_promises_more_than_three_tokens_that_agree_by_chance() -> None:
-    ngrams = of_ngrams()
+    ngrams = Acceptance(Experience().ngrams)
     for _ in range(30):
         ngrams.agreed = 3
         ngrams.judged(0, wrong=True)
     ngrams.agreed = 3
     by_chance = ngrams.expected_tokens(4)
-    ngrams.agreed = 5
+    ngrams.agreed = 9
 
     assert ngrams.expected_tokens(4) > by_chance + 1  # what chance loses says nothing of copies
+
+
+def test_a_stream_begins_with_what_the_streams_before_it_taught() -> None:
+    experience = Experience()
+    fresh = Acceptance(experience.ngrams).expected_tokens(4)
+    for _ in range(20):
+        copying = Acceptance(experience.ngrams)
+        for _ in range(5):
+            copying.judged(4, wrong=False)
+
+    assert Acceptance(experience.ngrams).expected_tokens(4) > fresh + 0.5
+    assert Acceptance(Experience().ngrams).expected_tokens(4) == fresh
+
+
+def test_one_stream_alone_does_not_turn_the_belief_of_all() -> None:
+    experience = Experience()
+    for _ in range(50):
+        copying = Acceptance(experience.ngrams)
+        copying.judged(1, wrong=False)
+    before = Acceptance(experience.ngrams).expected_tokens(1)
+    unlucky = Acceptance(experience.ngrams)
+    for _ in range(10):
+        unlucky.judged(0, wrong=True)
+
+    assert unlucky.expected_tokens(1) < before - 0.3
+    assert Acceptance(experience.ngrams).expected_tokens(1) > before - 0.2

@@ -11,7 +11,7 @@ from pathlib import Path
 from trimtab.domain.models import VariantSpec
 from trimtab.worker.decoder import Place
 from trimtab.worker.kv_decoder import KvDecoder
-from trimtab.worker.speculation import NO_ROUND, Acceptance, Costs, Round
+from trimtab.worker.speculation import NO_ROUND, Acceptance, Belief, Costs, Experience, Round
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
@@ -25,7 +25,7 @@ class _Always(Acceptance):
     """Drafts as much as it is told, whatever comes of it."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__((1.0,), (), counts_for=1)
+        super().__init__(Belief((1.0,), (), counts_for=1))
         self._tokens = tokens
 
     def best_round(self, costs: Costs, most: int, *, free: bool) -> Round:
@@ -50,6 +50,7 @@ class TurnsAlone:
         self._tokenizer = Tokenizer(facts)
         self._language = Language(self._tokenizer.vocabulary, facts.vocabulary, facts.eos)
         self._turns = Turns(self._decoder, self._say, self._over)
+        self._experience = Experience()
         self._numbers = itertools.count(1)
         self._error: Exception | None = None
 
@@ -72,7 +73,7 @@ class TurnsAlone:
         """
         number = next(self._numbers)
         start = Start(stream=number, prompt=prompt, max_tokens=tokens, ignore_eos=True)
-        stream = Stream(start, self._language)
+        stream = Stream(start, self._language, self._experience)
         stream.cache = self._decoder.open(Place(stream.capacity))
         if always:
             stream.ngram, stream.draft = _Always(always), _Always(always)

@@ -26,6 +26,7 @@ from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
 from trimtab.worker.listening import Listener
 from trimtab.worker.memory import resident_bytes
+from trimtab.worker.speculation import Experience
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
@@ -83,6 +84,7 @@ class Loop:
         self._language = language
         self._context = context
         self._guides = guides
+        self._experience = Experience()
         self._streams: dict[int, Stream] = {}
         self._listener = Listener(channel)
         signal.set_wakeup_fd(self._listener.signalled, warn_on_full_buffer=False)
@@ -232,7 +234,7 @@ class Loop:
             check_start(start, self._language.size, self._context)
             guided = self._guides.follow(start.guide) if start.guide else None
             shown = self._guides.shown(start.guide) if start.guide else frozenset()
-            stream = Stream(start, self._language, descriptor, guided, shown)
+            stream = Stream(start, self._language, self._experience, descriptor, guided, shown)
             if stream.ended:
                 self._over(stream, None)
                 return

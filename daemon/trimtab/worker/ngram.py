@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 _LENGTH: Final = 3
-_MOST_COMPARED: Final = 5  # more than that tell nothing new
+_MOST_COMPARED: Final = 9  # more than that tell nothing new
 
 
 class NgramIndex:

@@ -23,6 +23,7 @@ _FIRST_DRAFT_RATIO: Final = 0.5
 _KEPT: Final = 15  # passes of each kind that costs are judged by
 _SINGLE_EVERY: Final = 48
 _WEIGHT: Final = 0.08
+_WEIGHT_OF_ALL: Final = 0.01
 _ENOUGH: Final = 1.04  # what a round must promise over plain decoding
 _FIRST_PAUSE: Final = 48
 _LONGEST_PAUSE: Final = 1536
@@ -102,28 +103,27 @@ class Acceptance:
     agree, in a few classes.
 
     Args:
-        first: The belief before anything is known, by class.
-        bounds: The numbers at which the classes after the first begin.
-        counts_for: Tokens that the first belief counts for.
+        belief: What is expected before this stream tells anything; it learns from the stream.
 
     Attributes:
         agreed: Tokens up to here that agree with the source.
     """
 
-    def __init__(self, first: Sequence[float], bounds: Sequence[int], counts_for: int) -> None:
+    def __init__(self, belief: Belief) -> None:
         self.agreed = 0
-        self._bounds = tuple(bounds)
-        self._rates = [_Rate(value, counts_for) for value in first]
+        self._belief = belief
+        self._bounds = belief.bounds
+        self._rates = [_Rate(rate.value, belief.counts_for, _WEIGHT) for rate in belief.rates]
         self._pause = _FIRST_PAUSE
         self._wait = 0
 
     def judged(self, right: int, wrong: bool) -> None:
         """So many drafted tokens in a row were right, and then one was wrong or not."""
         for _ in range(right):
-            self._rate(self.agreed).learn(1.0)
+            self._learn(1.0)
             self.agreed += 1
         if wrong:
-            self._rate(self.agreed).learn(0.0)
+            self._learn(0.0)
             self.agreed = 0
 
     def expected_tokens(self, length: int) -> float:
@@ -168,29 +168,63 @@ class Acceptance:
     def _rate(self, agreed: int) -> _Rate:
         return self._rates[bisect_right(self._bounds, agreed)]
 
+    def _learn(self, right: float) -> None:
+        self._rate(self.agreed).learn(right)
+        self._belief.rates[bisect_right(self._bounds, self.agreed)].learn(right)
+
 
 class _Rate:
-    """A probability, learned fast at first and steadily later."""
+    """A probability, learned fast at first and steadily later.
 
-    def __init__(self, first: float, counts_for: int) -> None:
+    Args:
+        first: Where it begins.
+        counts_for: Tokens that this counts for.
+        weight: The least that one more token counts.
+    """
+
+    def __init__(self, first: float, counts_for: int, weight: float) -> None:
         self.value = first
         self._seen = counts_for
+        self._weight = weight
 
     def learn(self, right: float) -> None:
         self._seen += 1
-        self.value += max(_WEIGHT, 1 / self._seen) * (right - self.value)
+        self.value += max(self._weight, 1 / self._seen) * (right - self.value)
 
 
-def of_ngrams() -> Acceptance:
-    """What is expected of n-grams, by how many of the last tokens stood before the draft too.
+class Belief:
+    """What a stream begins with: how often a source was right in the streams before it.
 
-    Three agree in any text now and then; where five do, something is being copied. Found best over
-    free text, quotes and code of SmolLM2: too bad a belief costs copies more than too good a one
-    costs text that has few n-grams anyway.
+    Args:
+        first: Before there was any, by class; see `Acceptance`.
+        bounds: The numbers of agreeing tokens at which the classes after the first begin.
+        counts_for: Tokens that the belief counts for in a new stream, and the first one for itself.
+
+    Attributes:
+        rates: By class.
+        bounds: See above.
+        counts_for: See above.
     """
-    return Acceptance((0.6, 0.8), (5,), counts_for=6)
+
+    def __init__(self, first: Sequence[float], bounds: Sequence[int], counts_for: int) -> None:
+        self.bounds = tuple(bounds)
+        self.counts_for = counts_for
+        self.rates = [_Rate(value, counts_for, _WEIGHT_OF_ALL) for value in first]
 
 
-def of_variant() -> Acceptance:
-    """What is expected of another variant of the model, which agrees on two tokens of three."""
-    return Acceptance((0.7, 0.75), (1,), counts_for=6)
+class Experience:
+    """What a worker's streams have taught of drafts: each begins with it.
+
+    Measured on recorded answers of SmolLM2 (free text, quotes and code in turn, three variants): a
+    stream that begins so reaches 0.996 of the better of always and never on average; 0.987 if each
+    begins anew.
+
+    Attributes:
+        ngrams: Three tokens that agree do so in any text now and then; where many do, something is
+            being copied.
+        variant: Another variant of the model, which agrees on two tokens of three.
+    """
+
+    def __init__(self) -> None:
+        self.ngrams = Belief((0.5, 0.6, 0.75, 0.85), (4, 6, 9), counts_for=12)
+        self.variant = Belief((0.7, 0.75), (1,), counts_for=6)

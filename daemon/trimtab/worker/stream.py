@@ -17,7 +17,7 @@ from trimtab.worker.detokenize import Detokenizer
 from trimtab.worker.guides import GuidedAnswer
 from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.sampling import Logits, Sampler, log_probabilities
-from trimtab.worker.speculation import of_ngrams, of_variant
+from trimtab.worker.speculation import Acceptance, Experience
 from trimtab.worker.stop import StopScanner
 from trimtab.worker.vocabulary import Vocabulary
 from trimtab.workers.protocol import Finished, Logprob, Start, Tokens
@@ -69,6 +69,7 @@ class Stream:
     Args:
         start: The request; its fields have been checked.
         language: Of the model.
+        experience: What earlier streams taught of drafts; it learns from this one.
         descriptor: Of the KV segment that came with the request; closed by `release`.
         guided: Holds the answer to its form, from its beginning; None for free text.
         shown: Special tokens that are text in this answer.
@@ -101,6 +102,7 @@ class Stream:
         self,
         start: Start,
         language: Language,
+        experience: Experience,
         descriptor: int | None = None,
         guided: GuidedAnswer | None = None,
         shown: frozenset[int] = frozenset(),
@@ -121,8 +123,8 @@ class Stream:
         self.view = View(start.keep, start.dropped)
         self.journey: Journey | None = None
         self.asked_to_move = False
-        self.ngram = of_ngrams()
-        self.draft = of_variant()
+        self.ngram = Acceptance(experience.ngrams)
+        self.draft = Acceptance(experience.variant)
         self.drafted = 0
         self.accepted = 0
         self._index: NgramIndex | None = None
