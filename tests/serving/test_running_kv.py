@@ -108,7 +108,67 @@ async def test_conversations_that_begin_meanwhile_follow(tiny: ModelSpec, disk: 
         answer = await rig.read(stream)
 
         assert len(answer.tokens) == TOKENS
-        assert disk.stored_bytes == 0
+
+
+async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        await place(rig, KvPlacement.DISK_ALL)
+        stream = await ask(rig)
+        first = await rig.read(stream, tokens=50)
+        await rig.until(lambda: on_disk(stream))
+        await rig.read(stream, first)
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
+        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        kept = rig.daemon.pool.ledger(), disk.stored_bytes
+        again = await rig.read(await ask(rig))
+        positions = len(stream.prompt) + TOKENS - 1
+
+        assert kept[0].idle == 0
+        assert kept[1] == positions * tiny.variants[0].kv_bytes_per_token
+        assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
+        assert again.tokens == first.tokens
+
+
+async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        await place(rig, KvPlacement.DISK_ALL)
+        stream = await ask(rig)
+        first = await rig.read(stream, tokens=50)
+        await rig.until(lambda: on_disk(stream))
+        lease = stream.lease
+        assert lease is not None
+        file = os.dup(lease.segment.descriptor)
+        await rig.read(stream, first)
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
+        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        os.pwrite(file, b"damage", 40)
+        os.close(file)
+        again = await rig.read(await ask(rig))
+
+        assert again.usage.cached_tokens == 0
+        assert again.tokens == first.tokens
+
+
+async def test_those_that_wait_on_disk_make_way_for_one_that_runs(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    token_bytes = tiny.variants[0].kv_bytes_per_token
+    quota_bytes = (TOKENS + 300) * token_bytes  # one, not two
+    async with running(tiny, placing(quota_bytes), disk=disk) as rig:
+        await place(rig, KvPlacement.DISK_ALL)
+        for text in (TALK, "Another talk. " + TALK):
+            stream = await ask(rig, text=text)
+            answer = await rig.read(stream, tokens=50)
+            await rig.until(lambda stream=stream: on_disk(stream))
+            await rig.read(stream, answer)
+            await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
+
+        assert rig.daemon.pool.ledger().evicted == 1
+        assert disk.stored_bytes < quota_bytes
 
 
 async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(

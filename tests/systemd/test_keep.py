@@ -18,6 +18,7 @@ from trimtab.serving.claims import Lease, shape_of
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.keep import restore
 from trimtab.serving.pool import Pool
+from trimtab.serving.segments import Segment
 
 TOKENS = list(range(300, 340))
 
@@ -194,6 +195,45 @@ async def test_one_on_disk_comes_back_from_disk(
     assert back
     assert whole
     assert manager.passed() == {}
+    later.close()
+
+
+async def test_one_that_ended_on_disk_comes_back_from_its_file(
+    pool: Pool, model: ModelSpec, manager: FakeManager, disk: KvDisk
+) -> None:
+    variant = model.variants[0]
+    shape = shape_of(model, variant)
+    pool.disk = disk
+    disk.claim(100 * shape.token_bytes, 5.0)
+    segment = disk.new_segment(shape, Segment.capacity_for(shape, model.context_length), 100)
+    with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
+        for span in shape.rows(0, len(TOKENS), segment.capacity):
+            memory[span.offset : span.offset + span.length] = b"k" * span.length
+    lease = pool.lend(segment, variant.fingerprint, 1000)
+    lease.valid = len(TOKENS)
+    pool.retire(lease, TOKENS, 5.0)
+    early = found(pool, model), manager.passed()
+    idle = pool.to_seal()
+    assert idle is not None
+    await pool.seal(idle)
+    size = disk.stored_bytes
+    pool.close()
+    disk.stored_bytes = 0
+    later = Pool(disk)
+    restored = restore(manager.passed(), later, model, manager.notifier())
+    answer = later.find(TOKENS, variant.fingerprint, 1000, everyone=False)
+    assert answer is not None
+    back = await later.bring_back(answer.idle)
+    held = answer.idle.lease.segment
+    with mmap.mmap(held.descriptor, held.size_bytes) as memory:
+        spans = held.shape.rows(0, len(TOKENS), held.capacity)
+        whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
+
+    assert early == (0, {})  # nothing is believed before it has its checksum
+    assert size == len(TOKENS) * shape.token_bytes
+    assert restored.dropped == ()
+    assert back
+    assert whole
     later.close()
 
 

@@ -331,6 +331,7 @@ class Daemon:
         placement, running = dispatcher.point.kv_placement, dispatcher.running_kv
         due = (
             bool(running.on_disk)
+            or self.pool.to_seal() is not None
             or (placement is KvPlacement.DISK_ALL and bool(running.in_memory))
             or (placement is not KvPlacement.MEMORY and self.pool.to_offload() is not None)
         )

@@ -219,6 +219,8 @@ class Dispatcher:
             ServingError: Running conversations' can't go there: the disk is full, or the quota or
                 the daily budget is used up.
         """
+        while (left := self._pool.to_seal()) is not None:
+            await self._pool.seal(left)
         if self.point.kv_placement is not KvPlacement.MEMORY:
             await self._offload_idle()
         await self.running_kv.write_back()

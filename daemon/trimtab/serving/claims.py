@@ -63,6 +63,11 @@ class Idle:
         self.lease.valid = self.lease.granted = positions
 
     @property
+    def sealed(self) -> bool:
+        """True if it can be believed: what is on disk has its checksum."""
+        return self.stored is None or self.stored.checksum is not None
+
+    @property
     def memory_bytes(self) -> int:
         """What it holds in memory."""
         return 0 if self.stored is not None else kv_bytes(self.lease, self.lease.valid)

@@ -16,7 +16,7 @@ import os
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,14 +37,16 @@ class Stored:
     Attributes:
         descriptor: The unnamed file; -1 once it is closed.
         tokens: Positions in it.
-        size_bytes: Its size.
-        checksum: CRC-32 of its content.
+        size_bytes: What they take on the disk.
+        checksum: CRC-32 of them; None until it has been worked out (`KvDisk.seal`).
+        spread: Whether they lie as in a segment, whose file it was, instead of one after the other.
     """
 
     descriptor: int
     tokens: int
     size_bytes: int
-    checksum: int
+    checksum: int | None
+    spread: bool = False
 
     def close(self) -> None:
         """Give the space back."""
@@ -108,6 +110,19 @@ class FileSegment(Segment):
         finally:
             os.close(descriptor)
 
+    def leave(self, tokens: int) -> Stored:
+        """Leave its first positions behind as a stored conversation; the segment is closed.
+
+        Raises:
+            ServingError: The space of the others can't be given back; it is as it was.
+        """
+        self.cut(tokens)
+        self._open = False
+        self._closed((self._tokens - tokens) * self.shape.token_bytes)
+        return Stored(
+            self._descriptor, tokens, tokens * self.shape.token_bytes, checksum=None, spread=True
+        )
+
     def close(self) -> None:
         """Give the space back as soon as no worker maps it any more."""
         if self._open:
@@ -160,6 +175,11 @@ class KvDisk:
         if sum(size for _, size in self._written) + size_bytes > self._budget_bytes:
             return "today's write budget is used up"
         return ""
+
+    def over_quota(self, size_bytes: int) -> bool:
+        """True if so much more has no room until something that is stored goes."""
+        most = self._quota_bytes - size_bytes
+        return self.stored_bytes > most >= 0
 
     def claim(self, size_bytes: int, at_s: float) -> None:
         """Count a write before it is made."""
@@ -237,8 +257,14 @@ class KvDisk:
         checksum, at = 0, 0
         try:
             for span in segment.shape.rows(0, stored.tokens, segment.capacity):
+                source = span.offset if stored.spread else at
                 checksum = _copy(
-                    stored.descriptor, at, segment.descriptor, span.offset, span.length, checksum
+                    stored.descriptor,
+                    source,
+                    segment.descriptor,
+                    span.offset,
+                    span.length,
+                    checksum,
                 )
                 at += span.length
             os.posix_fadvise(stored.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -247,6 +273,31 @@ class KvDisk:
                 f"{self._folder}: KV can't be read: {error.strerror}", code="kv_disk_failed"
             ) from error
         return checksum == stored.checksum
+
+    def seal(self, stored: Stored, segment: Segment) -> int:
+        """Write what a running conversation has left, and its checksum. Blocking.
+
+        Args:
+            stored: What it has left.
+            segment: One of the same shape and capacity.
+
+        Returns:
+            The checksum.
+
+        Raises:
+            ServingError: The disk fails.
+        """
+        checksum = 0
+        try:
+            for span in segment.shape.rows(0, stored.tokens, segment.capacity):
+                checksum = _summed(stored.descriptor, span.offset, span.length, checksum)
+            os.fdatasync(stored.descriptor)
+            os.posix_fadvise(stored.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise ServingError(
+                f"{self._folder}: KV can't be kept: {error.strerror}", code="kv_disk_failed"
+            ) from error
+        return checksum
 
     def _new_file(self) -> int:
         flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -263,11 +314,7 @@ def _copy(
     source: int, offset: int, target: int, position: int | None, length: int, checksum: int
 ) -> int:
     """Copy a range, at ``position`` or where the target's file offset is; the checksum goes on."""
-    end = offset + length
-    while offset < end:
-        data = os.pread(source, min(CHUNK_BYTES, end - offset), offset)
-        if not data:
-            raise OSError(5, "the file ended early")
+    for data in _chunks(source, offset, length):
         checksum = zlib.crc32(data, checksum)
         view = memoryview(data)
         while view:
@@ -277,8 +324,24 @@ def _copy(
                 count = os.pwrite(target, view, position)
                 position += count
                 view = view[count:]
-        offset += len(data)
     return checksum
+
+
+def _summed(source: int, offset: int, length: int, checksum: int) -> int:
+    """The checksum goes on over a range."""
+    for data in _chunks(source, offset, length):
+        checksum = zlib.crc32(data, checksum)
+    return checksum
+
+
+def _chunks(source: int, offset: int, length: int) -> Iterator[bytes]:
+    end = offset + length
+    while offset < end:
+        data = os.pread(source, min(CHUNK_BYTES, end - offset), offset)
+        if not data:
+            raise OSError(5, "the file ended early")
+        yield data
+        offset += len(data)
 
 
 def filesystem_of(folder: Path, mounts: str) -> str:

@@ -33,8 +33,8 @@ from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 from trimtab.workers.segment_file import SEALS, make_sealed_memfd
 
-VERSION: Final = 2
-READS: Final = (1, 2)
+VERSION: Final = 3
+READS: Final = (1, 2, 3)
 NAME: Final = "kv-"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _RECORD_SEALS: Final = SEALS | fcntl.F_SEAL_WRITE
@@ -67,8 +67,9 @@ class _Record(msgspec.Struct, frozen=True):
         user: Whose conversation it is.
         used_s: When it was last used; the monotonic clock goes on over a restart.
         tokens: Token ids, 32 bits each.
-        on_disk_bytes: Size of its KV on disk; 0 if it is in memory.
+        on_disk_bytes: What its KV takes on disk; 0 if it is in memory.
         checksum: CRC-32 of what is on disk.
+        spread: Whether it lies there as in a segment (version 3).
         keep: Tokens at the beginning that stay when the window is shifted (version 2).
         dropped: Tokens after them that have been forgotten, and aren't in the KV (version 2).
     """
@@ -86,6 +87,7 @@ class _Record(msgspec.Struct, frozen=True):
     checksum: int = 0
     keep: int = 0
     dropped: int = 0
+    spread: bool = False
 
     @property
     def positions(self) -> int:
@@ -184,7 +186,7 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
         record = _read(next(iter(records)))
         shape = KvShape(record.layers, record.kv_heads, record.position_bytes)
         _check_model(record, shape, model)
-        stored = _stored(record, files)
+        stored = _stored(record, shape, files)
         (segment_fd,) = segments
         segment = Segment.adopt(shape, record.capacity, segment_fd)
         left -= segments | files
@@ -201,7 +203,7 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
     return Idle(lease, tokens, record.used_s, stored, kept=name, view=view)
 
 
-def _stored(record: _Record, files: set[int]) -> Stored | None:
+def _stored(record: _Record, shape: KvShape, files: set[int]) -> Stored | None:
     """Where its KV is on disk; None if it is in memory.
 
     Raises:
@@ -209,9 +211,11 @@ def _stored(record: _Record, files: set[int]) -> Stored | None:
     """
     if not record.on_disk_bytes and not files:
         return None
-    if len(files) != 1 or os.fstat(next(iter(files))).st_size != record.on_disk_bytes:
+    size = shape.segment_bytes(record.capacity) if record.spread else record.on_disk_bytes
+    if len(files) != 1 or os.fstat(next(iter(files))).st_size != size:
         raise StateError("its file on disk isn't what was written")
-    return Stored(next(iter(files)), record.positions, record.on_disk_bytes, record.checksum)
+    file, positions = next(iter(files)), record.positions
+    return Stored(file, positions, record.on_disk_bytes, record.checksum, record.spread)
 
 
 def _check_model(record: _Record, shape: KvShape, model: ModelSpec | None) -> None:
@@ -224,7 +228,7 @@ def _check_model(record: _Record, shape: KvShape, model: ModelSpec | None) -> No
 
 
 def _record(idle: Idle) -> bytes:
-    lease, shape = idle.lease, idle.lease.segment.shape
+    lease, shape, stored = idle.lease, idle.lease.segment.shape, idle.stored
     return msgspec.msgpack.encode(
         _Record(
             VERSION,
@@ -236,10 +240,11 @@ def _record(idle: Idle) -> bytes:
             lease.user,
             idle.used_s,
             idle.tokens.tobytes(),
-            0 if idle.stored is None else idle.stored.size_bytes,
-            0 if idle.stored is None else idle.stored.checksum,
+            0 if stored is None else stored.size_bytes,
+            0 if stored is None else stored.checksum or 0,
             idle.view.keep,
             idle.view.dropped,
+            stored is not None and stored.spread,
         )
     )
 

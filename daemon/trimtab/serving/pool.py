@@ -17,7 +17,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
-from trimtab.serving.disk import KvDisk
+from trimtab.serving.disk import FileSegment, KvDisk
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 
@@ -110,18 +110,27 @@ class Pool:
     def retire(self, lease: Lease, tokens: Sequence[int], at_s: float, view: View = WHOLE) -> None:
         """The stream has ended: keep what is valid for the conversation's next turn.
 
-        On disk it isn't kept: it would have to be written once more.
+        On disk it stays where it is, and counts once `seal` has been over it.
         """
-        if lease.segment.on_disk or lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
+        if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
-        self._leases.remove(lease)
-        lease.granted = lease.valid
-        lease.segment.cut(lease.valid)
         held = array("I", tokens[: lease.valid + view.dropped])
-        idle = Idle(lease, held, at_s, view=view)
-        self._idle.append(idle)
-        self._keep(idle)
+        if isinstance(lease.segment, FileSegment):
+            try:
+                idle = self._left_on_disk(lease, lease.segment, held, at_s, view)
+            except ServingError:
+                self.drop(lease)  # no descriptor for it, or a filesystem that can't punch holes
+                return
+            self._leases.remove(lease)
+            self._idle.append(idle)
+        else:
+            self._leases.remove(lease)
+            lease.granted = lease.valid
+            lease.segment.cut(lease.valid)
+            idle = Idle(lease, held, at_s, view=view)
+            self._idle.append(idle)
+            self._keep(idle)
         while len(self._idle) > IDLE_MAX and (oldest := self._oldest(stored=True)) is not None:
             self._evict(oldest)
 
@@ -167,6 +176,7 @@ class Pool:
             idle
             for idle in self._idle
             if not idle.busy
+            and idle.sealed
             and idle.lease.fingerprint == fingerprint
             and (everyone or idle.lease.user == user)
         )
@@ -234,7 +244,7 @@ class Pool:
         if disk is None:
             return "there is no disk for it"
         size_bytes = kv_bytes(lease, lease.valid)
-        if reason := disk.room_for(size_bytes, at_s):
+        if reason := self.room_on_disk(size_bytes, at_s):
             return reason
         disk.claim(size_bytes, at_s)
         idle.busy = True
@@ -250,6 +260,39 @@ class Pool:
         lease.segment.cut(0)
         self._keep(idle)  # what was kept had its KV in memory
         return ""
+
+    def room_on_disk(self, size_bytes: int, at_s: float) -> str:
+        """Why so much can't be written now, in words; empty if it can.
+
+        Conversations on disk that were used longest ago make way.
+        """
+        disk = self.disk
+        if disk is None:
+            return "there is no disk for it"
+        while disk.over_quota(size_bytes) and (idle := self._oldest_on_disk()) is not None:
+            self._evict(idle)
+        return disk.room_for(size_bytes, at_s)
+
+    def to_seal(self) -> Idle | None:
+        """A conversation that ended on disk and has no checksum yet; None if there is none."""
+        return next((idle for idle in self._idle if not idle.sealed and not idle.busy), None)
+
+    async def seal(self, idle: Idle) -> None:
+        """Make what a conversation left on disk fit to be believed; else it is forgotten."""
+        disk, stored = self.disk, idle.stored
+        assert disk is not None
+        assert stored is not None
+        idle.busy = True
+        try:
+            stored.checksum = await undisturbed(disk.seal, stored, idle.lease.segment)
+        except ServingError:
+            pass
+        finally:
+            idle.busy = False
+        if idle.sealed:
+            self._keep(idle)
+        else:
+            self._evict(idle)
 
     async def bring_back(self, idle: Idle) -> bool:
         """Bring an idle conversation's KV back into memory.
@@ -307,6 +350,23 @@ class Pool:
 
     # ------------------------------------------------------------ inside
 
+    def _left_on_disk(
+        self, lease: Lease, segment: FileSegment, tokens: array[int], at_s: float, view: View
+    ) -> Idle:
+        """What a stream leaves behind whose segment is a file, which its conversation keeps.
+
+        Raises:
+            ServingError: There is no descriptor for it, or the disk gives no space back.
+        """
+        empty = Segment(segment.shape, segment.capacity)
+        try:
+            stored = segment.leave(lease.valid)
+        except ServingError:
+            empty.close()
+            raise
+        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid)
+        return Idle(claim, tokens, at_s, stored, view=view)
+
     def _make_room(self, more_bytes: int) -> bool:
         """True if the budget has room for so much more, once idle segments have made way."""
         if self._cap_bytes is None:
@@ -327,6 +387,10 @@ class Pool:
     def _oldest(self, *, stored: bool = False) -> Idle | None:
         """The idle conversation that was used longest ago, of those in memory or of all."""
         those = [idle for idle in self._idle if not idle.busy and (stored or idle.stored is None)]
+        return min(those, key=lambda idle: idle.used_s, default=None)
+
+    def _oldest_on_disk(self) -> Idle | None:
+        those = [idle for idle in self._idle if not idle.busy and idle.stored is not None]
         return min(those, key=lambda idle: idle.used_s, default=None)
 
     def _keep(self, idle: Idle) -> None:

@@ -135,7 +135,7 @@ class RunningKv:
         tokens, memory = stream.most_positions, lease.segment
         size_bytes = tokens * memory.shape.token_bytes
         now = self._clock.monotonic_s()
-        if reason := disk.room_for(size_bytes, now):
+        if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
         disk.claim(size_bytes, now)
         try:
