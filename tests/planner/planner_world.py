@@ -103,7 +103,8 @@ class World:
         self.state = result.state
         if result.decision is not None:
             self.decisions.append(result.decision)
-            self.pending.clear()
+        if not all(isinstance(action, ReleaseIdleKv) for action in result.actions):
+            self.pending.clear()  # a plan supersedes the one before; relief goes on beside it
         if result.settled is not None:
             self.settled.append(result.settled)
         if result.schedule is not None:
@@ -113,6 +114,7 @@ class World:
         for action in result.actions:
             wait_s += self.action_s if isinstance(action, SwitchWorker | Park) else 0.0
             self.pending.append((self.now + wait_s, action))
+        self.pending.sort(key=lambda one: one[0])
 
     def run(self, seconds: float, tick_s: float = 1.0) -> World:
         """Let time pass."""

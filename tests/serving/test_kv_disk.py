@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,17 @@ from rig import running
 from test_continuity import TALK
 
 from policies_for_tests import MIB, policy
+from trimtab.domain.actions import PlaceIdleKv, ReleaseIdleKv
+from trimtab.domain.events import OutcomeKind
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
 from trimtab.serving.claims import Idle
-from trimtab.serving.disk import KvDisk, filesystem_of
+from trimtab.serving.disk import KvDisk, Stored, filesystem_of
 from trimtab.serving.pool import Pool
+from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = list(range(1000))
@@ -179,3 +183,49 @@ async def test_a_damaged_conversation_costs_a_prefill_and_never_wrong_tokens(
 
         assert again.tokens == first.tokens
         assert again.usage.cached_tokens == 0
+
+
+async def test_what_is_not_being_written_can_be_given_back_while_a_slow_disk_writes(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, go_on = disk.write, threading.Event()
+
+    def slow(segment: Segment, tokens: int) -> Stored:
+        go_on.wait(20)
+        return write(segment, tokens)
+
+    monkeypatch.setattr(disk, "write", slow)
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        pool, dispatcher = rig.daemon.pool, rig.daemon.dispatcher
+        for text in (TALK * 6, "Another one. " + TALK * 6):
+            await rig.read(await rig.ask(text))
+        dispatcher.execute([PlaceIdleKv(10**6, KvPlacement.DISK)])
+        await dispatcher.finished()
+        await rig.until(lambda: disk.stored_bytes > 0)  # the first one is being written
+        held = pool.idle_bytes()
+        dispatcher.execute([ReleaseIdleKv(10**6 + 1, 10 * MIB)])
+        await dispatcher.finished()
+        left = pool.ledger()
+        go_on.set()
+        await rig.until(lambda: pool.idle_bytes() == 0)
+
+        assert left.idle_count == 1
+        assert 0 < left.idle < held
+        assert pool.ledger().stored_count == 1
+
+
+async def test_idle_kv_is_given_back_beside_a_load_that_goes_on(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        await rig.read(await rig.ask(TALK * 6))
+        rig.pin("int8")
+        await rig.until(lambda: rig.daemon.dispatcher.loading)
+        rig.daemon.dispatcher.execute([ReleaseIdleKv(10**6, 10 * MIB)])
+        await rig.until(lambda: rig.daemon.pool.ledger().idle_count == 0)
+        while_loading = rig.daemon.dispatcher.loading
+        await rig.serves("int8")
+        outcomes = [one.outcome.kind for one in rig.records.outcomes if one.outcome is not None]
+
+        assert while_loading
+        assert OutcomeKind.SUPERSEDED not in outcomes

@@ -35,7 +35,9 @@ def ended(state: State, event: ActionEnded) -> State:
     if {Knob.THREADS, Knob.SPECULATION} & set(before.changed(event.point)):
         state = with_rates(state)
     if was_handover and done:
-        state = replace(state, parked=isinstance(running, Park))
+        woken = before.parked and state.parked and not event.point.parked
+        unparked_s = event.at_s if woken else state.unparked_s
+        state = replace(state, parked=isinstance(running, Park), unparked_s=unparked_s)
         if isinstance(running, SwitchWorker):
             state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:

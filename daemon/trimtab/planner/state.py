@@ -141,6 +141,9 @@ class State:
         handovers: Times of the hand-overs of the last hour.
         wanted: A request waits while nothing is loaded.
         parked: Nothing is loaded because it was decided so, not because something failed.
+        unparked_s: When something was last loaded after that.
+        unpark_wait_s: How long it stays parked at least; grows when such a load is taken back.
+        relieved_s: When idle KV was last given back while other actions ran.
         fall_bytes_s: How fast others took memory between the last two ticks; 0 if they didn't.
         fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
             is taken once is no trend.
@@ -187,6 +190,9 @@ class State:
     handovers: tuple[float, ...] = ()
     wanted: bool = False
     parked: bool = False
+    unparked_s: float = NEVER_S
+    unpark_wait_s: float = 0.0
+    relieved_s: float = NEVER_S
     fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
     falls_bytes_s: tuple[float, ...] = ()
