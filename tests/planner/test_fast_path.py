@@ -10,7 +10,7 @@ from planner_world import MIB, World
 from policies_for_tests import PLAIN, policy
 from trimtab.domain.actions import ReleaseIdleKv, SetContext, SwitchWorker
 from trimtab.domain.decisions import Direction
-from trimtab.domain.events import Demand, PolicyChanged, RequestWaiting
+from trimtab.domain.events import Demand, PausedSet, PolicyChanged, RequestWaiting
 from trimtab.domain.knobs import PARKED
 
 
@@ -143,3 +143,16 @@ def test_a_start_that_lasts_makes_the_next_one_prompt_again() -> None:
     world.run(3)
 
     assert world.point.variant is not None
+
+
+def test_a_paused_model_whose_point_is_no_longer_allowed_still_gives_way_to_memory() -> None:
+    world = World(policy(), celsius=79.9).start().run(100)
+    world.celsius = 80.1
+    world.post(PausedSet(world.now, True, "test"))
+    world.run(3)  # heat forbids the pace in force, and nothing may be moved for it
+    hot = world.point
+    world.free_bytes = 300 * MIB
+    world.run(3)
+
+    assert hot.pace_ratio == 1.0
+    assert world.point == PARKED

@@ -135,7 +135,7 @@ def _from_point(
     model = state.model
     assert model is not None
     must = current is None or bool(current.reason) or current.fit > Fit.KEPT
-    hard = current is not None and current.fit is Fit.OVER
+    hard = _is_short(state, policy) if current is None else current.fit is Fit.OVER
     if must and (hard or not state.paused):
         move = _must_move(state, policy, judged, current, model, at_s, cause)
         if move is not None:
@@ -150,6 +150,12 @@ def _from_point(
         return _nothing_better(state)
     direction = _direction(state, target) if pays else Direction.UP
     return _when_it_has_lasted(state, policy, target, at_s, direction)
+
+
+def _is_short(state: State, policy: Policy) -> bool:
+    """True if less memory is available than the policy keeps free, whatever is in force."""
+    available, limit = situation(state).available_bytes, policy.memory
+    return limit is not None and available is not None and available < limit.headroom_bytes
 
 
 def _relief(state: State, policy: Policy) -> Move | None:
