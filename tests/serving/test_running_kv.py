@@ -76,6 +76,12 @@ def on_disk(stream: Stream) -> bool:
     return stream.lease is not None and stream.lease.segment.on_disk
 
 
+def serves(rig: Rig, stream: Stream) -> bool:
+    """Whether what a stream has left can be gone on with: on disk, once its checksum is there."""
+    fingerprint, user = rig.model.variants[0].fingerprint, stream.request.user
+    return rig.daemon.pool.find(stream.tokens, fingerprint, user, everyone=False) is not None
+
+
 async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
@@ -120,7 +126,7 @@ async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
         await rig.until(lambda: on_disk(stream))
         await rig.read(stream, first)
         await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
-        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        await rig.until(lambda: serves(rig, stream))
         kept = rig.daemon.pool.ledger(), disk.stored_bytes
         again = await rig.read(await ask(rig))
         positions = len(stream.prompt) + TOKENS - 1
@@ -144,7 +150,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
         file = os.dup(lease.segment.descriptor)
         await rig.read(stream, first)
         await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
-        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        await rig.until(lambda: serves(rig, stream))
         os.pwrite(file, b"damage", 40)
         os.close(file)
         again = await rig.read(await ask(rig))

@@ -115,6 +115,8 @@ class Pool:
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
+        if lease.valid <= view.keep:
+            view = WHOLE  # nothing beyond what is forgotten has been read
         held = array("I", tokens[: lease.valid + view.dropped])
         if isinstance(lease.segment, FileSegment):
             try:
