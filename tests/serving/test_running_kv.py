@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import MIB, Rig, running
+from rig import MIB, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -43,17 +40,6 @@ def placing(quota_bytes: int = 64 * MIB, *, slow: bool = False) -> Policy:
 @pytest.fixture
 def disk(tmp_path: Path) -> KvDisk:
     return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
-
-
-@contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """The disk is full: no file of this process can grow beyond that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def open_files() -> int:
