@@ -9,6 +9,7 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -17,7 +18,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
-from trimtab.serving.disk import FileSegment, KvDisk
+from trimtab.serving.disk import FileSegment, KvDisk, Stored
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 
@@ -115,6 +116,8 @@ class Pool:
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
+        if lease.valid <= view.keep:
+            view = WHOLE  # nothing beyond what is forgotten has been read
         held = array("I", tokens[: lease.valid + view.dropped])
         if isinstance(lease.segment, FileSegment):
             try:
@@ -250,13 +253,14 @@ class Pool:
         idle.busy = True
         try:
             idle.stored = await undisturbed(
-                disk.write, lease.segment, lease.valid, undo=disk.give_up
+                disk.write, lease.segment, lease.valid, undo=Stored.close
             )
         except ServingError as error:
-            disk.stored_bytes -= size_bytes
             return error.message
         finally:
             idle.busy = False
+            if idle.stored is None:
+                disk.unclaim(size_bytes)
         lease.segment.cut(0)
         self._keep(idle)  # what was kept had its KV in memory
         return ""
@@ -303,16 +307,18 @@ class Pool:
         disk, stored, lease = self.disk, idle.stored, idle.lease
         if disk is None or stored is None:
             return True
-        room = self._make_room(kv_bytes(lease, stored.tokens))
         right = False
-        if room:
-            idle.busy = True
+        if self._make_room(kv_bytes(lease, stored.tokens)):
+            idle.busy = idle.returning = True
             try:
                 right = await undisturbed(disk.read, stored, lease.segment)
             except ServingError:
-                right = False
+                pass
+            except BaseException:
+                lease.segment.cut(0)  # it stays on disk: nobody counts what is in memory
+                raise
             finally:
-                idle.busy = False
+                idle.busy = idle.returning = False
         self._forget(idle)
         disk.give_up(stored)
         idle.stored = None
@@ -428,8 +434,11 @@ async def undisturbed(
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if undo is not None and running.exception() is None:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):  # we know, and are about to say so
+                await asyncio.wait([running])
+        failed = running.exception() is not None
+        if undo is not None and not failed:
             undo(running.result())
         raise
 
