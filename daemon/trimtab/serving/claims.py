@@ -23,6 +23,7 @@ class Lease:
         user: Whose it is; None if unknown.
         granted: Tokens that may be written.
         valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
+        writers: Names of the variants that computed it, or may have.
     """
 
     segment: Segment
@@ -30,6 +31,12 @@ class Lease:
     user: int | None
     granted: int = 0
     valid: int = 0
+    writers: tuple[str, ...] = ()
+
+    def written_by(self, variant: str) -> None:
+        """A variant computes KV in it from now on."""
+        if variant not in self.writers:
+            self.writers = (*self.writers, variant)
 
 
 @dataclass(slots=True)

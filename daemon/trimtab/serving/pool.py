@@ -79,11 +79,24 @@ class Pool:
             ServingError: The budget or the machine has no room.
         """
         segment = lease.segment
-        return self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
+        other = self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
+        other.writers = lease.writers
+        return other
 
-    def lend(self, segment: Segment, fingerprint: str, user: int | None) -> Lease:
-        """A claim on a segment on disk: all that it has space for, and nothing of the budget."""
-        lease = Lease(segment, fingerprint, user, granted=segment.most_tokens)
+    def lend(self, segment: Segment, like: Lease) -> Lease:
+        """A claim on a segment on disk: all that it has space for, and nothing of the budget.
+
+        Args:
+            segment: Where the KV is to go.
+            like: The conversation's claim until now.
+        """
+        lease = Lease(
+            segment,
+            like.fingerprint,
+            like.user,
+            granted=segment.most_tokens,
+            writers=like.writers,
+        )
         self._leases.append(lease)
         return lease
 
@@ -165,6 +178,7 @@ class Pool:
         *,
         everyone: bool,
         view: View = WHOLE,
+        refused: frozenset[str] = frozenset(),
     ) -> Found | None:
         """The idle conversation that a prompt begins with at the least cost.
 
@@ -174,6 +188,7 @@ class Pool:
             user: Whose conversation it is.
             everyone: Whether other users' conversations may serve too.
             view: What would be seen of the prompt if it began from nothing.
+            refused: Variants whose KV may not serve: it is to be computed again.
         """
         may_serve = (
             idle
@@ -181,6 +196,7 @@ class Pool:
             if not idle.busy
             and idle.sealed
             and idle.lease.fingerprint == fingerprint
+            and refused.isdisjoint(idle.lease.writers)
             and (everyone or idle.lease.user == user)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
@@ -370,7 +386,7 @@ class Pool:
         except ServingError:
             empty.close()
             raise
-        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid)
+        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid, lease.writers)
         return Idle(claim, tokens, at_s, stored, view=view)
 
     def _make_room(self, more_bytes: int) -> bool:
