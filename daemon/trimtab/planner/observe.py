@@ -56,9 +56,12 @@ def _heated(state: State, event: Tick, policy: Policy, verdicts: tuple[Verdict, 
         return state if same else changed(state, thermal=thermal, heat=heat)
     steps = ladder(state.model, combine(verdicts, policy.knobs).knobs, state.threads)
     state = judge_heat(changed(state, thermal=thermal), steps, celsius, policy, at_s)
-    heat = advance(state.heat, celsius, thermal, policy, steps.most, at_s)
+    left = policy.stability.switches_per_hour - len(state.handovers)
+    heat = advance(state.heat, celsius, thermal, policy, steps, at_s, may_switch=left > 0)
     tried = in_use(heat, steps, resting(state, at_s), celsius, thermal, at_s)
-    return changed(state, heat=replace(heat, tried=tried))
+    if heat.level != state.heat.level:
+        thermal = thermal.turned()
+    return changed(state, thermal=thermal, heat=replace(heat, tried=tried))
 
 
 def measured(state: State, event: WorkerMeasured) -> State:
