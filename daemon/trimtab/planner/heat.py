@@ -56,6 +56,9 @@ BELIEVED_S: Final = 86400.0
 COLDEST_CELSIUS: Final = 0.0
 """What is warmer than this is taken to be warmed by the engine's power: an upper bound."""
 
+COLDEST_AGAIN_CELSIUS: Final = -40.0
+"""The same where a level that was given back had to be taken again: the bound may be why."""
+
 POWER_RATIO: Final = 2.0
 """How much more power a larger variant draws at most."""
 
@@ -241,7 +244,8 @@ def given_back_celsius(
         return None
     tends = fit.ahead(celsius, AHEAD_S) if fit.steady() is not None else celsius
     seen = left.celsius if left.brought_celsius is None else tends + left.brought_celsius
-    return min(seen, COLDEST_CELSIUS + steps.power_ratio(heat.level) * (tends - COLDEST_CELSIUS))
+    coldest = COLDEST_AGAIN_CELSIUS if heat.wait_s else COLDEST_CELSIUS
+    return min(seen, coldest + steps.power_ratio(heat.level) * (tends - coldest))
 
 
 def over(celsius: float, fit: ThermalFit, policy: Policy) -> bool:

@@ -25,7 +25,7 @@ CYCLE_FLIPS: Final = 3
 NOISE_TICK_S: Final = 5.0
 HEAT_BOARD: Final = heat.Board(ambient_celsius=10.0, rise_celsius=75.0)
 """85 °C at full speed, 70 one level down: over the limit, and under the leave threshold."""
-HEAT_WORK_S: Final = 30.0
+HEAT_WORK_S: Final = 60.0
 HEAT_LOAD: Final = 3.0
 """Of the best variant: more than any of them can serve, so that the engine always works."""
 QUICK_HOURS: Final = 4.0
