@@ -76,11 +76,12 @@ def test_where_nothing_can_be_predicted_the_wait_grows_and_level_changes_die_dow
         return 85.0 if point.pace_ratio == 1 else 70.0
 
     # It warms up so fast that where it tends isn't known before the limit is reached.
-    world = closed_loop(leaps, 4, tau_s=15.0)
+    world = closed_loop(leaps, 4, tau_s=3.0)
     by_hour = changes_by_hour(world, 4)
 
-    assert by_hour[0] > by_hour[1] >= by_hour[2]
-    assert max(by_hour[2:]) <= 4
+    assert by_hour[0] > by_hour[1] >= by_hour[2] >= by_hour[3]
+    assert by_hour[3] <= 2
+    assert world.state.heat.wait_s == 3600.0
 
 
 def test_a_device_that_has_really_cooled_gets_its_speed_back() -> None:
@@ -117,9 +118,9 @@ def test_the_wait_doubles_when_a_level_has_to_be_taken_again_and_is_forgotten_on
     None
 ):
     fit, wait_s = ThermalFit(), []
-    heat_now = Heat(1, 0.0, wait_s=60.0, given_s=NEVER_S)
+    heat_now = Heat(1, 0.0, wait_s=60.0)
     for gap_s in (100.0, 100.0, 4000.0):
-        given = replace(heat_now, level=0, given_s=10_000.0, changed_s=10_000.0)
+        given = replace(heat_now, level=0, given=(10_000.0,), changed_s=10_000.0)
         heat_now = advance(given, 85.0, fit, PLAIN, STEPS, 10_000.0 + gap_s)
         wait_s.append(heat_now.wait_s)
 
@@ -127,7 +128,7 @@ def test_the_wait_doubles_when_a_level_has_to_be_taken_again_and_is_forgotten_on
 
 
 def test_the_wait_never_exceeds_an_hour() -> None:
-    given = Heat(0, 0.0, wait_s=3000.0, given_s=0.0)
+    given = Heat(0, 0.0, wait_s=3000.0, given=(0.0,))
 
     assert advance(given, 85.0, ThermalFit(), PLAIN, STEPS, 100.0).wait_s == 3600.0
 

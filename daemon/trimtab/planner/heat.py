@@ -25,7 +25,7 @@ from trimtab.domain.knobs import Knob
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import HEAT_AHEAD_S, ThermalFit
 from trimtab.planner.points import threads
-from trimtab.planner.state import NEVER_S, Heat, Left, Tried
+from trimtab.planner.state import Heat, Left, Tried
 from trimtab.policy.compiled import KnobBounds, Policy
 
 PACES: Final = (1.0, 0.8, 0.6, 0.4, 0.2)
@@ -170,6 +170,7 @@ def advance(
     limit = policy.temperature
     if limit is None:
         return Heat()
+    heat = _held(heat, at_s)
     if celsius is None:
         return replace(heat, cool_since_s=None)
     if over(celsius, fit, policy):
@@ -186,7 +187,13 @@ def advance(
     since_s = heat.cool_since_s if heat.cool_since_s is not None else at_s
     lasted = at_s - since_s >= max(policy.stability.dwell_s, heat.wait_s)
     if lasted and (may_switch or not steps.hands_over(heat.level)):
-        return _given_back(heat, at_s)
+        return replace(
+            heat,
+            level=heat.level - 1,
+            changed_s=at_s,
+            cool_since_s=at_s,
+            given=(*heat.given, at_s),
+        )
     return replace(heat, cool_since_s=since_s)
 
 
@@ -196,25 +203,17 @@ def _taken(heat: Heat, celsius: float, fit: ThermalFit, policy: Policy, at_s: fl
     if fit.well_known() and policy.temperature is not None:
         tends = max(fit.ahead(celsius, AHEAD_S), policy.temperature.enter_celsius)
         left = {**left, heat.level: Left(at_s, tends)}
-    since_s, wait_s = at_s - heat.given_s, heat.wait_s
-    if since_s < HELD_S:
+    wait_s, given = heat.wait_s, heat.given
+    if given:
         wait_s = min(2 * max(wait_s, policy.stability.dwell_s, 1.0), WAIT_MAX_S)
-    elif heat.given_s > NEVER_S:
-        wait_s = 0.0
-    return Heat(heat.level + 1, at_s, None, heat.tried, wait_s, left=left)
+    return Heat(heat.level + 1, at_s, None, heat.tried, wait_s, given[:-1], left)
 
 
-def _given_back(heat: Heat, at_s: float) -> Heat:
-    """The level above. Where the one given back before has held so far, the wait gets shorter."""
-    wait_s = heat.wait_s / 2 if heat.given_s > NEVER_S else heat.wait_s
-    return replace(
-        heat,
-        level=heat.level - 1,
-        changed_s=at_s,
-        cool_since_s=at_s,
-        wait_s=wait_s,
-        given_s=at_s,
-    )
+def _held(heat: Heat, at_s: float) -> Heat:
+    """Once what was given back has held for long, the wait is forgotten."""
+    if not heat.given or at_s - heat.given[-1] < HELD_S:
+        return heat
+    return replace(heat, wait_s=0.0, given=())
 
 
 def _settled(heat: Heat, celsius: float, fit: ThermalFit, at_s: float) -> Heat:

@@ -118,7 +118,7 @@ class Heat:
         tried: The means in use, by the name of their knob.
         wait_s: How long that has to last; grows when a level that was given back had to be taken
             again.
-        given_s: When a level was last given back, if none has been taken since.
+        given: When levels were given back that haven't been taken again, the last one last.
         left: Levels that were too hot, by number.
     """
 
@@ -127,7 +127,7 @@ class Heat:
     cool_since_s: float | None = None
     tried: Mapping[str, Tried] = field(default_factory=dict)
     wait_s: float = 0.0
-    given_s: float = NEVER_S
+    given: tuple[float, ...] = ()
     left: Mapping[int, Left] = field(default_factory=dict)
 
 
