@@ -26,7 +26,7 @@ from trimtab.simulate.traces import Trace
 
 FULL = OperatingPoint("int8", 2048, threads=2)
 BOARD = Board(ambient_celsius=20.0, rise_celsius=60.0, tau_s=100.0, trip_celsius=inf)
-HOT_HOURS = 3.0
+HOT_HOURS = 2.0
 
 
 def one_long_answer(tokens: int = 30_000) -> Scenario:
