@@ -49,6 +49,17 @@ def test_a_trace_is_run_and_told_with_its_decisions() -> None:
     assert "start q8" in told.out
 
 
+def test_a_device_that_gets_warm_is_told_with_what_became_of_it() -> None:
+    command = ("simulate", "chat", "--load", "1.6", "--heat", "65", "--alone")
+    told, plain = run_command(*command), run_command(*command, "--json")
+
+    figures = json.loads(plain.out)
+    assert "°C, over the limit of 80 °C" in told.out or "would be reached in" in told.out
+    assert f"hottest {figures['hottest_celsius']:.0f} °C" in told.out
+    assert 79 < figures["hottest_celsius"] < 81
+    assert any("pace" in move["point"] for move in figures["moves"])
+
+
 def test_an_unknown_scenario_names_the_ones_there_are() -> None:
     told = run_command("simulate", "sunday")
 

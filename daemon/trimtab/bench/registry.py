@@ -194,6 +194,8 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
             Target("days_best_quality_geomean", at_least=1.5),
             Target("switches_per_disturbance_max", at_most=2),
             Target("limit_cycles", at_most=0),
+            Target("heat_limit_cycles", at_most=0),
+            Target("heat_over_limit_share"),
             Target("switch_time_share", at_most=0.01),
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,14 @@ TRACES: Final = ("chat", "code", "long")
 @click.option("--load", type=float, help="Of a trace: work on the best variant ÷ time.")
 @click.option("--window", type=int, help="Of a trace: which block of 1000 requests.")
 @click.option("--disturbed", is_flag=True, help="A trace with throttling and stolen memory.")
+@click.option(
+    "--heat",
+    "rise_celsius",
+    type=click.FloatRange(0, 200),
+    metavar="CELSIUS",
+    help="The device gets so much warmer than 25 °C at full load, and throttles at 95 °C. "
+    "The controller keeps 80 °C.",
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: run.png.")
 @click.option("--alone", is_flag=True, help="The controller only, nothing to compare it with.")
 @json_option
@@ -51,6 +60,7 @@ def simulate(
     load: float | None,
     window: int | None,
     disturbed: bool,
+    rise_celsius: float | None,
     plot: Path | None,
     alone: bool,
     as_json: bool,
@@ -60,8 +70,8 @@ def simulate(
     A request scores the quality of the variants that served it if it met its objectives, else
     nothing. Each fixed choice gets the same scheduler, so that what is gained by switching shows.
     """
-    from trimtab.simulate.report import lines
-    from trimtab.simulate.run import Run
+    from trimtab.simulate.heat import Board
+    from trimtab.simulate.report import controller, lines
     from trimtab.simulate.scenario_set import day_names
 
     if scenario is None:
@@ -74,8 +84,9 @@ def simulate(
     else:
         names = ", ".join((*day_names(), *TRACES))
         raise UsageError(f"there is no scenario {scenario}", hint=f"There is: {names}.")
-    result = Run(chosen).run()
-    told = lines(chosen, result) if not alone else lines_of_one(result)
+    board = None if rise_celsius is None else Board(rise_celsius=rise_celsius)
+    result = controller(chosen, board)
+    told = lines(chosen, result, board) if not alone else lines_of_one(result)
     if plot is not None:
         from trimtab.simulate.plot import draw
 
@@ -135,6 +146,7 @@ def _trace(kind: str, load: float | None, window: int | None, disturbed: bool) -
 def _plain(scenario: Scenario, result: Result, told: list[Line]) -> dict[str, object]:
     from dataclasses import asdict
 
+    heat = {} if not isfinite(result.hottest_celsius) else _heat(result)
     return {
         "scenario": scenario.name,
         "requests": len(scenario.trace),
@@ -143,6 +155,16 @@ def _plain(scenario: Scenario, result: Result, told: list[Line]) -> dict[str, ob
         "switching_s": result.switching_s,
         "points": [{"at_s": at_s, "variant": variant} for at_s, variant in result.points],
         "results": [asdict(line) for line in told],
+        **heat,
+    }
+
+
+def _heat(result: Result) -> dict[str, object]:
+    return {
+        "hottest_celsius": result.hottest_celsius,
+        "over_limit_s": result.over_limit_s,
+        "throttled_s": result.throttled_s,
+        "moves": [{"at_s": at_s, "point": point.describe()} for at_s, point in result.moves],
     }
 
 
@@ -152,6 +174,12 @@ def _table(scenario: Scenario, result: Result, told: list[Line]) -> None:
         f"{scenario.name}: {len(scenario.trace)} requests in {hours:.1f} h, "
         f"{result.shed} refused, {result.switching_s:.1f} s of switching"
     )
+    heated = isfinite(result.hottest_celsius)
+    if heated:
+        click.echo(
+            f"hottest {result.hottest_celsius:.0f} °C, {result.over_limit_s:.0f} s over the limit, "
+            f"{result.throttled_s:.0f} s throttled"
+        )
     width = max(len(line.name) for line in told)
     click.echo(f"{'':<{width}}  score  in time  switches")
     for line in told:
@@ -162,6 +190,7 @@ def _table(scenario: Scenario, result: Result, told: list[Line]) -> None:
     moves = [one for one in result.decisions if one.direction is not Direction.SHED]
     for record in moves[:12]:
         at = f"{int(record.at_s // 3600):02d}:{int(record.at_s % 3600 // 60):02d}"
-        click.echo(f"  {at}  {record.direction} {record.target.variant}: {record.trigger.text}")
+        target = record.target.describe() if heated else record.target.variant
+        click.echo(f"  {at}  {record.direction} {target}: {record.trigger.text}")
     if len(moves) > 12:
         click.echo(f"  … and {len(moves) - 12} more")

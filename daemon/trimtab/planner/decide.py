@@ -7,7 +7,7 @@ from typing import Final
 
 from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
+from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
@@ -193,7 +193,7 @@ def _must_move(
             return rung
         text = f"{trigger.text}; no variant fits"
         return Move(PARKED, None, replace(trigger, text=text), Direction.PARK)
-    if target.point == state.point:
+    if target.point == state.point or _over_budget(state, policy, target.point, at_s):
         return None
     if current is not None and not current.reason and target.fit >= current.fit:
         return None  # a conversation could outgrow the limit, and nowhere is better
@@ -236,12 +236,35 @@ def _direction(state: State, target: Assessed) -> Direction:
     model = state.model
     here = model.variant(state.point.variant or "") if model is not None else None
     if here is None or here.name == target.point.variant:
-        smaller = (target.point.context, target.point.pace_ratio) <= (
-            state.point.context,
-            state.point.pace_ratio,
-        )
+        smaller = _height(target.point) <= _height(state.point)
         return Direction.DOWN if smaller else Direction.UP
     return Direction.DOWN if target.predicted.quality_ratio <= here.quality else Direction.UP
+
+
+def _height(point: OperatingPoint) -> tuple[float, ...]:
+    """How high a point of one variant stands: what takes more memory or makes more heat is higher.
+
+    Among the knobs that change together, the dearest one to move tells.
+    """
+    placement = list(KvPlacement).index(point.kv_placement)
+    return (point.context, -placement, point.threads, point.pace_ratio)
+
+
+def _over_budget(state: State, policy: Policy, target: OperatingPoint, at_s: float) -> bool:
+    """True if this would be a hand-over for more threads alone, and they are used up this hour.
+
+    Fewer threads than there might be break no limit, so that this one can wait.
+    """
+    here = state.point
+    if here.variant != target.variant or here.threads >= target.threads:
+        return False
+    if replace(here, threads=target.threads, pace_ratio=target.pace_ratio) != target:
+        return False
+    if target.pace_ratio < here.pace_ratio or Knob.THREADS in pinned_knobs(state, at_s):
+        return False
+    least = combine(state.rules.verdicts, policy.knobs).knobs.threads_min
+    spent = len(state.handovers) >= policy.stability.switches_per_hour
+    return spent and here.threads >= least
 
 
 def _when_it_has_lasted(

@@ -49,14 +49,18 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
 def _heated(state: State, event: Tick, policy: Policy, verdicts: tuple[Verdict, ...]) -> State:
     """The model of heat, the ratchet, and what its means have brought so far."""
     at_s, celsius = event.at_s, event.snapshot.value("temperature.max")
-    thermal = state.thermal.seen(at_s, celsius)
+    thermal = state.thermal
+    if thermal.at_s is not None and thermal.at_s <= state.heat.changed_s:
+        thermal = thermal.turned()  # what was fitted is of the load before the level moved
+    thermal = thermal.seen(at_s, celsius)
     if policy.temperature is None or state.model is None:
         heat = state.heat if policy.temperature is not None else Heat()
         same = thermal is state.thermal and heat == state.heat
         return state if same else changed(state, thermal=thermal, heat=heat)
     steps = ladder(state.model, combine(verdicts, policy.knobs).knobs, state.threads)
     state = judge_heat(changed(state, thermal=thermal), steps, celsius, policy, at_s)
-    heat = advance(state.heat, celsius, thermal, policy, steps.most, at_s)
+    left = policy.stability.switches_per_hour - len(state.handovers)
+    heat = advance(state.heat, celsius, thermal, policy, steps, at_s, may_switch=left > 0)
     tried = in_use(heat, steps, resting(state, at_s), celsius, thermal, at_s)
     return changed(state, heat=replace(heat, tried=tried))
 

@@ -10,6 +10,7 @@ from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
 from trimtab.domain.knobs import Knob
 from trimtab.planner.faults import quarantined
+from trimtab.planner.plan import waits_to_grow
 from trimtab.planner.serving import with_rates
 from trimtab.planner.state import State
 
@@ -57,7 +58,8 @@ def _account(state: State, event: ActionEnded) -> State:
         )
     if state.waiting_for:
         return replace(state, settling=replace(settling, took_s=took_s))
-    if settling.decision.direction is Direction.UP:
+    decision = settling.decision
+    if decision.direction is Direction.UP and waits_to_grow(decision.source, decision.target):
         state = replace(state, last_up_s=event.at_s)
     return replace(state, settling=replace(settling, took_s=took_s, done_s=event.at_s))
 

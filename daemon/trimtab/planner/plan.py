@@ -66,6 +66,7 @@ def carry_out(
     )
     running = next((action for action in actions if isinstance(action, SwitchWorker | Park)), None)
     down = move.direction in (Direction.DOWN, Direction.PARK)
+    grows = down and waits_to_grow(state.point, move.target)
     state = replace(
         state,
         running=running,
@@ -77,7 +78,7 @@ def carry_out(
             held_bytes=state.demand.worker_bytes,
             kv_tokens=state.demand.kv_tokens,
         ),
-        up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
+        up_wait_s=grown_wait(state, policy, at_s) if grows else state.up_wait_s,
         unpark_wait_s=_unpark_wait(state, policy, at_s, move),
         better=None,
         wanted=False,
@@ -122,6 +123,14 @@ def grown_wait(state: State, policy: Policy, at_s: float) -> float:
     if since_s < TAKEN_BACK_DWELLS * dwell_s:
         return min(2 * max(state.up_wait_s, dwell_s), UP_WAIT_MAX_S)
     return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.up_wait_s
+
+
+def waits_to_grow(source: OperatingPoint, target: OperatingPoint) -> bool:
+    """True if the wait before a step up is about such a step: heat has its own for pace, threads.
+
+    A step down of those takes back no step up, and one up of those isn't held back by it.
+    """
+    return not set(source.changed(target)) <= {Knob.PACE, Knob.THREADS}
 
 
 def _unpark_wait(state: State, policy: Policy, at_s: float, move: Move) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, mib
-from trimtab.planner.plan import needs_worker
+from trimtab.planner.plan import needs_worker, waits_to_grow
 from trimtab.planner.state import State
 from trimtab.policy.compiled import Policy
 
@@ -26,7 +26,9 @@ def waits_for(state: State, policy: Policy, target: Assessed, since_s: float, at
     stability = policy.stability
     # What pays was found over many requests: it has lasted already.
     is_home = state.queue.home == target.point.variant != state.point.variant
-    lasts_s = max(0.0 if is_home else stability.dwell_s, state.up_wait_s)
+    lasts_s = 0.0 if is_home else stability.dwell_s
+    if waits_to_grow(state.point, target.point):
+        lasts_s = max(lasts_s, state.up_wait_s)
     if (left_s := lasts_s - (at_s - since_s)) > 0:
         told = "an earlier step up was taken back" if lasts_s > stability.dwell_s else "dwell"
         return f"has to last {lasts_s:.0f} s ({told}), {left_s:.0f} s to go"

@@ -92,20 +92,43 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """A level that was left since it was too hot.
+
+    Attributes:
+        at_s: When.
+        celsius: Where the temperature tended there.
+        brought_celsius: How much cooler the next level is in the end; None while it settles.
+    """
+
+    at_s: float
+    celsius: float
+    brought_celsius: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Heat:
     """How far heat has pushed the point down: a ratchet.
 
     Attributes:
         level: 0 when cool; each level takes away one more of the hottest settings.
         changed_s: When it last moved.
-        cool_since_s: Since when the temperature has been below the leave threshold.
+        cool_since_s: Since when a level could be given back: the temperature is below the leave
+            threshold, and would stay below the limit.
         tried: The means in use, by the name of their knob.
+        wait_s: How long that has to last; grows when a level that was given back had to be taken
+            again.
+        given: When levels were given back that haven't been taken again, the last one last.
+        left: Levels that were too hot, by number.
     """
 
     level: int = 0
     changed_s: float = NEVER_S
     cool_since_s: float | None = None
     tried: Mapping[str, Tried] = field(default_factory=dict)
+    wait_s: float = 0.0
+    given: tuple[float, ...] = ()
+    left: Mapping[int, Left] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

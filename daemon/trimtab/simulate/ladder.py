@@ -74,8 +74,12 @@ class Ladder:
         work: Floats = trace.prompt / self.best.prefill_tps + trace.output / self.best.decode_tps
         return work
 
-    def model(self) -> ModelSpec:
-        """The ladder as the planner sees models; its KV costs nothing, as in the scenarios."""
+    def model(self, threads: int = 1) -> ModelSpec:
+        """The ladder as the planner sees models; its KV costs nothing, as in the scenarios.
+
+        Args:
+            threads: With which its speeds are.
+        """
         variants = tuple(
             VariantSpec(
                 name=rung.name,
@@ -89,6 +93,7 @@ class Ladder:
                 context_length=CONTEXT,
                 decode_tps=rung.decode_tps,
                 prefill_tps=rung.prefill_tps,
+                proof_threads=threads,
             )
             for rung in self.rungs
         )

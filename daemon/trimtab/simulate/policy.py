@@ -1,6 +1,8 @@
-"""The policy of the scenario set: one for all scenarios, with ordinary stability."""
+"""The policy of the scenario set, with ordinary stability, and the same with a limit to heat."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from trimtab.domain.knobs import KvPlacement
 from trimtab.policy.compiled import (
@@ -16,6 +18,7 @@ from trimtab.policy.compiled import (
     Share,
     Slo,
     Stability,
+    TemperatureLimit,
     Window,
 )
 from trimtab.simulate.ladder import CONTEXT
@@ -60,4 +63,17 @@ def simulated_policy(only: str | None = None) -> Policy:
         # The simulated engine serves one at a time.
         admission=Admission(64, 2.0, 1, (("interactive", 1.0), ("background", 0.2))),
         kv=KvPolicy(None, 0, 0, Share.USER),
+    )
+
+
+def heat_policy(threads: int) -> Policy:
+    """The same with a temperature limit, and the knobs that answer heat: pace and threads.
+
+    Args:
+        threads: Engine threads at most.
+    """
+    policy = simulated_policy()
+    knobs = replace(policy.knobs, threads_max=threads, pace_min_ratio=0.2)
+    return replace(
+        policy, name="simulated heat", temperature=TemperatureLimit(80.0, 72.0), knobs=knobs
     )

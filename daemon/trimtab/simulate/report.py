@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimtab.simulate import compare, fifo
+from trimtab.simulate import compare, fifo, heat
+from trimtab.simulate.heat import Board
 from trimtab.simulate.run import Result, Run
 from trimtab.simulate.scenario_set import Scenario
 
@@ -28,16 +29,29 @@ class Line:
     note: str = ""
 
 
-def lines(scenario: Scenario, result: Result) -> list[Line]:
-    """The controller first, then what it is held against."""
+def controller(scenario: Scenario, board: Board | None = None) -> Result:
+    """The controller through a scenario, on a device that gets warm if there is one given."""
+    if board is None:
+        return Run(scenario).run()
+    return Run(scenario, tick_s=heat.TICK_S, heat=board).run()
+
+
+def lines(scenario: Scenario, result: Result, board: Board | None = None) -> list[Line]:
+    """The controller first, then what it is held against.
+
+    On a device that gets warm that is each fixed choice alone, at full speed until the device
+    throttles: the others know nothing of heat.
+    """
     alive = compare.survivors(scenario)
     out = [Line("trimtab", result.score, result.met_ratio, result.switches)]
     fixed: list[Result] = []
     for rung in scenario.ladder.rungs:
-        one = Run(scenario, only=rung.name).run()
+        one = Run(scenario, only=rung.name, heat=board).run()
         fixed.append(one)
         note = "" if rung.name in alive else "over the memory cap at times"
         out.append(Line(f"{rung.name} alone, our scheduler", one.score, one.met_ratio, 0, note))
+    if board is not None:
+        return out
     rules = compare.by_rules(scenario)
     out.append(Line("threshold rules", rules.score, rules.met_ratio, rules.switches))
     if scenario.kind == "day":

@@ -1,14 +1,14 @@
 """One scenario through the real `step`: requests, memory and speed in, actions and schedules out.
 
 Discrete events: an arrival, the serving request's next mark, a change of the device's conditions,
-the end of a hand-over, a tick. The engine serves one request at a time; a change of variant stops
-it for the switch cost, as nothing is served meanwhile.
+the end of a hand-over, a trip point, a tick. The engine serves one request at a time; a change of
+variant stops it for the switch cost, as nothing is served meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -26,14 +26,15 @@ from trimtab.domain.events import (
     RequestProgress,
     Tick,
 )
-from trimtab.domain.knobs import PARKED
+from trimtab.domain.knobs import PARKED, OperatingPoint
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.domain.scheduling import Objective, Schedule
 from trimtab.planner import State, step
 from trimtab.policy.compiled import Policy
 from trimtab.simulate.engine import Engine, Work
+from trimtab.simulate.heat import Board, Thermals
 from trimtab.simulate.ladder import limits
-from trimtab.simulate.policy import simulated_policy
+from trimtab.simulate.policy import heat_policy, simulated_policy
 from trimtab.simulate.scenario_set import Scenario
 from trimtab.simulate.thresholds import ThresholdRules
 
@@ -71,6 +72,10 @@ class Result:
         switches: Changes of variant after the first load.
         switching_s: Time that they took.
         length_s: Of the run.
+        moves: (time, point) of each change of any knob.
+        over_limit_s: Time over the policy's temperature limit.
+        throttled_s: Time that the device had slowed itself down.
+        hottest_celsius: Of the run.
     """
 
     served: list[Served] = field(default_factory=list)
@@ -80,6 +85,10 @@ class Result:
     switches: int = 0
     switching_s: float = 0.0
     length_s: float = 0.0
+    moves: list[tuple[float, OperatingPoint]] = field(default_factory=list)
+    over_limit_s: float = 0.0
+    throttled_s: float = 0.0
+    hottest_celsius: float = -inf
 
     @property
     def score(self) -> float:
@@ -103,6 +112,7 @@ class Run:
         tick_s: Time between two looks at the sensors.
         noise_bytes: Amplitude of what others take and give back, as a pattern that repeats.
         rules: What chooses the variant in the controller's place; it schedules all the same.
+        heat: How the device gets warm; None: it doesn't, and there is no sensor.
     """
 
     def __init__(
@@ -113,6 +123,7 @@ class Run:
         tick_s: float = TICK_S,
         noise_bytes: float = 0.0,
         rules: ThresholdRules | None = None,
+        heat: Board | None = None,
     ) -> None:
         self.result = Result(length_s=scenario.length_s)
         self._scenario = scenario
@@ -120,7 +131,8 @@ class Run:
         self._only = only if rules is None else rules.variant
         self._tick_s = tick_s
         self._noise_bytes = noise_bytes
-        self._policy = policy or simulated_policy(self._only)
+        self._thermals = None if heat is None else Thermals(heat)
+        self._policy = policy or self._own_policy()
         self._rungs = {rung.name: rung for rung in scenario.ladder.rungs}
         self._engine = Engine()
         self._work: dict[int, Work] = {}
@@ -130,10 +142,12 @@ class Run:
         self._ending: tuple[float, SwitchWorker | Park] | None = None
         self._ticks = 0
         self.steps = 0
-        model = scenario.ladder.model()
+        threads = 1 if heat is None else heat.threads
+        model = scenario.ladder.model(threads)
         # The device has been profiled: what a worker holds is known, and so are the speeds.
         self.state = State(
-            resident={rung.name: int(rung.size_bytes) for rung in scenario.ladder.rungs}
+            threads=threads,
+            resident={rung.name: int(rung.size_bytes) for rung in scenario.ladder.rungs},
         )
         trace = scenario.trace
         self._arrival = [*trace.arrival_s.tolist(), inf]
@@ -152,6 +166,11 @@ class Run:
         self.result.served = [Served(at_s, 0.0, False, inf) for at_s in trace.arrival_s.tolist()]
         self._post(ModelChanged(0.0, model))
 
+    @property
+    def now_s(self) -> float:
+        """How far it has come."""
+        return self._now
+
     # ------------------------------------------------------------ the loop
 
     def run(self) -> Result:
@@ -163,6 +182,8 @@ class Run:
             mark_s = engine.next_s()
             switch_s = self._ending[0] if self._ending is not None else inf
             now = min(self._arrival[coming], mark_s, change_s, switch_s, next_tick_s)
+            if self._thermals is not None and self._warms_to(self._thermals, now):
+                continue
             engine.advance(now)
             self._now = now
             if now == switch_s:
@@ -181,6 +202,27 @@ class Run:
             else:
                 self._mark()
         return self.result
+
+    def _warms_to(self, thermals: Thermals, to_s: float) -> bool:
+        """Let the device warm up or cool; True if a trip point lay before that time."""
+        engine, result = self._engine, self.result
+        works = engine.current is not None and engine.rung is not None
+        power = thermals.power_ratio(self._point) if works else 0.0
+        trip_s = self._now + thermals.trips_in_s(power)
+        elapsed_s = min(trip_s, to_s) - self._now
+        thermals.advance(elapsed_s, power)
+        limit = self._policy.temperature
+        if limit is not None and thermals.celsius > limit.enter_celsius:
+            result.over_limit_s += elapsed_s
+        result.throttled_s += elapsed_s if thermals.throttled else 0.0
+        result.hottest_celsius = max(result.hottest_celsius, thermals.celsius)
+        if trip_s >= to_s:
+            return False
+        engine.advance(trip_s)
+        self._now = trip_s
+        thermals.trip()
+        self._set_speed()
+        return True
 
     def _arrive(self, request: int) -> None:
         if (serving := self._engine.current) is not None and self._engine.rung is not None:
@@ -243,16 +285,29 @@ class Run:
             available = 1e12  # a static choice stays where it is
         elif self._noise_bytes:
             available += self._noise_bytes * ((self._ticks * 0.618034) % 1.0 - 0.5)
-        reading = Reading("memory.available", available, self._now)
+        readings = [Reading("memory.available", available, self._now)]
+        if self._thermals is not None:
+            readings.append(Reading("temperature.max", self._thermals.read(), self._now))
         demand = Demand(running=len(self._work), worker_bytes=int(held) if held else None)
-        self._post(Tick(self._now, Snapshot(self._now, {reading.signal: reading}), demand))
+        self._post(
+            Tick(self._now, Snapshot(self._now, {one.signal: one for one in readings}), demand)
+        )
 
     def _obey(self, rules: ThresholdRules, spare_bytes: float) -> None:
         """Have the rules' variant loaded: a policy that allows no other one comes into force."""
         if rules.look(self._now, spare_bytes):
             self._only = rules.variant
-            self._policy = simulated_policy(self._only)
+            self._policy = self._own_policy()
             self._post(PolicyChanged(self._now, self._policy.revision))
+
+    def _own_policy(self) -> Policy:
+        """The scenario set's; fixed choices and rules know nothing of heat."""
+        if self._thermals is None:
+            return simulated_policy(self._only)
+        if self._only is None:
+            return heat_policy(self._thermals.board.threads)
+        policy, threads = simulated_policy(self._only), self._thermals.board.threads
+        return replace(policy, knobs=replace(policy.knobs, threads_max=threads))
 
     def _cap_bytes(self) -> float:
         return self._scenario.conditions.cap_bytes[self._piece]
@@ -302,6 +357,8 @@ class Run:
         self._tick()
 
     def _done(self, action: Action) -> None:
+        if not self.result.moves or self.result.moves[-1][1] != self._point:
+            self.result.moves.append((self._now, self._point))
         self._set_speed()
         self._post(ActionEnded(self._now, action.id, OutcomeKind.DONE, self._point))
 
@@ -310,4 +367,6 @@ class Run:
         speed = self._scenario.conditions.speed[self._piece] * self._point.pace_ratio
         if rung is not None and rung.size_bytes > self._cap_bytes():
             speed /= self._scenario.over_cap_slowdown
+        if self._thermals is not None:
+            speed *= self._thermals.speed_ratio(self._point)
         self._engine.speed = speed
