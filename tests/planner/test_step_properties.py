@@ -242,6 +242,13 @@ class Core(RuleBasedStateMachine):
             )
 
     @invariant()
+    def every_decision_but_the_last_has_one_outcome(self) -> None:
+        if self.began:
+            made = [one.id for one in self.world.decisions if one.direction is not Direction.SHED]
+            known = [one.id for one in self.world.settled if one.outcome is not None]
+            assert known in (made, made[:-1])
+
+    @invariant()
     def no_step_up_comes_within_the_dwell_time(self) -> None:
         for before, decision in self.records:
             if decision.direction is Direction.UP and decision.trigger.signal in UP_SIGNALS:

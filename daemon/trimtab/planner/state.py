@@ -61,6 +61,8 @@ class Settling:
         held_bytes: What the worker held then; None if there was none.
         kv_tokens: Tokens of running streams that were in that.
         judged: Whether its relief has been held against what was measured.
+        celsius: The temperature when it was decided.
+        seen_s: Engine time over which the target's variant had been observed by then.
     """
 
     decision: Decision
@@ -72,6 +74,8 @@ class Settling:
     held_bytes: int | None = None
     kv_tokens: int = 0
     judged: bool = False
+    celsius: float | None = None
+    seen_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
