@@ -20,7 +20,6 @@ from trimtab.domain.decisions import Decision, Direction, Trigger
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, situation
-from trimtab.planner.outcome import HEAT_SIGNAL
 from trimtab.planner.points import draft_of
 from trimtab.planner.relief import idle_bytes
 from trimtab.planner.state import Settling, State
@@ -76,7 +75,7 @@ def carry_out(
             idle_bytes=state.demand.idle_bytes,
             held_bytes=state.demand.worker_bytes,
             kv_tokens=state.demand.kv_tokens,
-            celsius=None if state.snapshot is None else state.snapshot.value(HEAT_SIGNAL),
+            celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),
             seen_s=state.queue.speeds.seen_s.get(move.target.variant or "", 0.0),
         ),
         up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
