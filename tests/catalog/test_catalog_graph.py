@@ -40,17 +40,19 @@ def test_precision_shape_and_positions_are_read_from_the_graph(name: str) -> Non
 
 def test_the_fingerprint_changes_with_all_that_a_cache_depends_on() -> None:
     facts = read_graph(TINY / "int8")
-    base = ("m", "tok", facts.kv, "float32", facts.rope)
+    base = ("m", "tok", facts.kv, "float32", facts.rope, "")
     others = [
-        ("other", "tok", facts.kv, "float32", facts.rope),
-        ("m", "other", facts.kv, "float32", facts.rope),
-        ("m", "tok", Kv(layers=2, heads=1, head_size=16), "float32", facts.rope),
-        ("m", "tok", facts.kv, "int8", facts.rope),
+        ("other", "tok", facts.kv, "float32", facts.rope, ""),
+        ("m", "other", facts.kv, "float32", facts.rope, ""),
+        ("m", "tok", Kv(layers=2, heads=1, head_size=16), "float32", facts.rope, ""),
+        ("m", "tok", facts.kv, "int8", facts.rope, ""),
+        ("m", "tok", facts.kv, "int8", facts.rope, "scales"),
     ]
 
     prints = {kv_fingerprint(*parts) for parts in (base, *others)}
 
-    assert len(prints) == 5
+    assert len(prints) == 6
+    assert facts.scales == ""
     assert kv_fingerprint(*base) in prints
 
 

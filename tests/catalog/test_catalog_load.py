@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,3 +149,15 @@ def test_models_have_one_default_place(
 def test_the_cache_follows_xdg_or_the_system() -> None:
     assert cache_folder({"HOME": "/h"}, system_wide=False) == Path("/h/.cache/trimtab")
     assert cache_folder({"HOME": "/h"}, system_wide=True) == Path("/var/cache/trimtab")
+
+
+def test_the_shortest_variant_decides_how_long_a_conversation_may_be(models: Path) -> None:
+    manifest = models / "tiny" / "model.yaml"
+    head, variants, rest = manifest.read_text(encoding="utf-8").partition("variants:")
+    shorter = re.sub(r"context_length: \d+", "context_length: 1024", rest, count=1)
+    manifest.write_text(head + variants + shorter, encoding="utf-8")
+
+    model = load_catalog([models]).model("tiny")
+
+    assert len({one.context_length for one in model.variants}) == 2
+    assert model.context_length == 1024

@@ -100,3 +100,18 @@ def test_every_ordinary_variant_has_a_recipe_with_quantized_kv() -> None:
     assert QUANTIZED_KV["int4_mixed"].name == "int4_mixed_kv8"
     assert QUANTIZED_KV["int4_mixed"].base == "int4_mixed"
     assert "fp16" not in QUANTIZED_KV
+
+
+def test_siblings_with_other_scales_do_not_read_each_others_kv(
+    tmp_path: Path, progress: Any
+) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(TINY, models / "tiny")
+    build_model(request(models, "int8_kv8", "int4_kv8"), progress)
+    model = load_catalog([models]).models["tiny"]
+    one, other = model.variant("int8_kv8"), model.variant("int4_kv8")
+    assert one is not None
+    assert other is not None
+
+    assert read_graph(Path(one.folder)).scales != read_graph(Path(other.folder)).scales
+    assert one.fingerprint != other.fingerprint  # a hand-over between them computes KV again

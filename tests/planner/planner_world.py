@@ -103,9 +103,9 @@ class World:
         self.state = result.state
         if result.decision is not None:
             self.decisions.append(result.decision)
-            self.pending.clear()
-        if result.settled is not None:
-            self.settled.append(result.settled)
+        if not all(isinstance(action, ReleaseIdleKv) for action in result.actions):
+            self.pending.clear()  # a plan supersedes the one before; relief goes on beside it
+        self.settled += result.settled
         if result.schedule is not None:
             self.order = result.schedule.order
         self.actions += result.actions
@@ -113,6 +113,7 @@ class World:
         for action in result.actions:
             wait_s += self.action_s if isinstance(action, SwitchWorker | Park) else 0.0
             self.pending.append((self.now + wait_s, action))
+        self.pending.sort(key=lambda one: one[0])
 
     def run(self, seconds: float, tick_s: float = 1.0) -> World:
         """Let time pass."""

@@ -126,6 +126,19 @@ def test_what_is_observed_corrects_every_variant_and_the_one_that_was_seen_most(
     assert other.seen_ratio < 0.9
 
 
+def test_what_was_seen_of_a_variant_fades_while_others_work() -> None:
+    seen = Speeds()
+    for _ in range(200):
+        seen = seen.observed("int4", 5.0, 5.0)
+    fresh = seen.error_ratio("int4", 0.5)
+    for _ in range(2000):
+        seen = seen.observed("int8", 10.0, 10.0)
+
+    assert fresh == SPREAD
+    assert seen.error_ratio("int4", 0.5) > 2 * fresh
+    assert seen.error_ratio("int8", 0.5) == SPREAD
+
+
 def test_errors_narrow_with_what_is_seen_and_never_to_nothing() -> None:
     speeds, errors = Speeds(), []
     for _ in range(400):

@@ -28,6 +28,7 @@ from trimtab.planner import State, step
 from trimtab.planner.bursts import Bursts
 from trimtab.planner.requests import Queue, with_home
 from trimtab.planner.shadow import Shadow
+from trimtab.planner.value import STAY_S
 from trimtab.policy.compiled import Admission, Policy, Slo
 
 MIB = 1024 * 1024
@@ -314,12 +315,12 @@ def test_the_way_back_takes_a_wider_lead_for_some_hundred_requests() -> None:
         return Queue(shadows=pair, home="big")
 
     both = ("big", "small")
-    gone = with_home(shadows(0.90, 0.92), both)
+    gone = with_home(shadows(0.90, 0.92), both, {})
     tempted = replace(gone, shadows=shadows(0.92, 0.905).shadows)
 
     assert gone.home == "small"
-    assert with_home(tempted, both).home == "small"
-    assert with_home(replace(tempted, left_ago=600), both).home == "big"
+    assert with_home(tempted, both, {}).home == "small"
+    assert with_home(replace(tempted, left_ago=600), both, {}).home == "big"
 
 
 def test_requests_that_come_at_once_are_one_moment() -> None:
@@ -340,8 +341,8 @@ def test_evidence_counts_in_moments() -> None:
     one_by_one = Queue(shadows=pair, home="big")
     in_bursts = replace(one_by_one, bursts=Bursts(size=9.0))
 
-    assert with_home(one_by_one, ("big", "small")).home == "small"
-    assert with_home(in_bursts, ("big", "small")).home == "big"
+    assert with_home(one_by_one, ("big", "small"), {}).home == "small"
+    assert with_home(in_bursts, ("big", "small"), {}).home == "big"
 
 
 def test_what_is_remembered_counts_in_moments(desk: Desk) -> None:
@@ -357,10 +358,18 @@ def test_what_is_remembered_counts_in_moments(desk: Desk) -> None:
     assert queue.truth.count > 300
 
 
+def test_a_change_that_stops_the_engine_has_to_pay_for_itself() -> None:
+    pair = (("big", Shadow(earned=0.80, count=96)), ("small", Shadow(earned=0.82, count=96)))
+    queue = Queue(shadows=pair, home="big")
+
+    assert with_home(queue, ("big", "small"), {"small": 0.0}).home == "small"
+    assert with_home(queue, ("big", "small"), {"small": 20 / STAY_S}).home == "big"
+
+
 def test_a_home_that_no_longer_fits_is_left_whatever_it_earns() -> None:
     pair = (("big", Shadow(earned=0.99, count=96)), ("small", Shadow(earned=0.5, count=96)))
 
-    queue = with_home(Queue(shadows=pair, home="big"), ("small",))
+    queue = with_home(Queue(shadows=pair, home="big"), ("small",), {})
 
     assert queue.home == "small"
 

@@ -156,6 +156,24 @@ async def test_the_next_turn_of_a_conversation_starts_from_its_cached_prefix(
         assert other.usage.cached_tokens == 0
 
 
+@pytest.mark.parametrize("up", [Carry.KV, Carry.REPLAY])
+async def test_kv_that_a_hand_over_would_compute_again_does_not_serve_the_next_turn_either(
+    tiny: ModelSpec, up: Carry
+) -> None:
+    rules = policy(handover=Handover(Carry.KV, up, 60.0))
+    async with running(tiny, rules) as rig:
+        rig.pin("int4")
+        await rig.serves("int4")
+        await rig.read(await rig.ask(TALK * 6))
+        rig.pin("fp32")
+        await rig.serves("fp32")
+        first = await rig.read(await rig.ask(TALK * 6))
+        second = await rig.read(await rig.ask(TALK * 6))
+
+        assert (first.usage.cached_tokens > 0) == (up is Carry.KV)
+        assert second.usage.cached_tokens == second.usage.prompt_tokens - 1
+
+
 async def test_a_shared_system_prompt_is_copied_and_the_first_conversation_keeps_its_own(
     tiny: ModelSpec,
 ) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
-import resource
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rig import running
+from rig import files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import MIB, policy
+from trimtab.domain.actions import PlaceIdleKv, ReleaseIdleKv
+from trimtab.domain.events import OutcomeKind
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import StateError
+from trimtab.errors import ServingError, StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
 from trimtab.serving.claims import Idle
-from trimtab.serving.disk import KvDisk, filesystem_of
-from trimtab.serving.pool import Pool
+from trimtab.serving.disk import KvDisk, Stored, filesystem_of
+from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = list(range(1000))
@@ -92,12 +97,8 @@ async def test_a_damaged_file_is_found_and_forgotten(pool: Pool, disk: KvDisk) -
 
 async def test_a_full_disk_is_told_and_the_conversation_stays_in_memory(pool: Pool) -> None:
     idle = conversation(pool)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
-    try:
+    with files_of_at_most(SIZE // 2):
         refused = await pool.offload(idle, 1.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert "can't be written" in refused
     assert idle.stored is None
@@ -143,6 +144,112 @@ def test_the_filesystem_is_that_of_the_innermost_mount() -> None:
     assert filesystem_of(Path("/runner"), mounts) == "ext4"
 
 
+class Gate:
+    """A disk operation that goes on when it is told to.
+
+    Args:
+        work: What it does then.
+    """
+
+    def __init__(self, work: Callable[..., Any]) -> None:
+        self._work = work
+        self._begun = threading.Event()
+        self._go_on = threading.Event()
+
+    def __call__(self, *args: Any) -> Any:
+        self._begun.set()
+        self._go_on.wait(20)
+        return self._work(*args)
+
+    async def begun(self) -> None:
+        """Wait until it is under way."""
+        await asyncio.to_thread(self._begun.wait, 20)
+
+    def open(self) -> None:
+        """Let it go on."""
+        self._go_on.set()
+
+
+async def cancelled(task: asyncio.Task[Any], gate: Gate, times: int = 1) -> None:
+    """Cancel what waits for a disk, then let the disk go on."""
+    await gate.begun()
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_return_that_nobody_waits_for_any_more_takes_no_memory(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    idle = conversation(pool)
+    before = content(idle)
+    await pool.offload(idle, 1.0)
+    with monkeypatch.context() as patch:
+        gate = Gate(disk.read)
+        patch.setattr(disk, "read", gate)
+        await cancelled(asyncio.ensure_future(pool.bring_back(idle)), gate, times)
+    left = idle.lease.segment.committed_bytes(), pool.idle_bytes(), disk.stored_bytes
+
+    assert left == (0, 0, SIZE)
+    assert await pool.bring_back(idle)
+    assert content(idle) == before
+
+
+async def test_the_room_for_a_conversation_that_comes_back_is_taken_before_it_is_read(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = conversation(pool)
+    await pool.offload(idle, 1.0)
+    pool.configure(SIZE)
+    gate = Gate(disk.read)
+    monkeypatch.setattr(disk, "read", gate)
+    task = asyncio.ensure_future(pool.bring_back(idle))
+    await gate.begun()
+    with pytest.raises(ServingError) as told:
+        pool.open(SHAPE, 4096, "f", 1, 10)
+    gate.open()
+
+    assert told.value.code == "kv_pool_full"
+    assert await task
+
+
+async def test_a_write_that_fails_when_nobody_waits_for_it_any_more_gives_its_space_back(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = conversation(pool)
+    gate = Gate(disk.write)
+    monkeypatch.setattr(disk, "write", gate)
+    with files_of_at_most(SIZE // 2):
+        await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
+
+    assert disk.stored_bytes == 0
+    assert idle.memory_bytes == SIZE
+
+
+async def test_a_write_that_nobody_waits_for_any_more_gives_its_space_back(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = conversation(pool)
+    gate = Gate(disk.write)
+    monkeypatch.setattr(disk, "write", gate)
+    await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
+
+    assert disk.stored_bytes == 0
+    assert idle.memory_bytes == SIZE
+
+
+async def test_work_that_nobody_waits_for_any_more_is_undone_however_often_that_is_said() -> None:
+    gate, undone = Gate(lambda: "made"), []
+    task = asyncio.ensure_future(undisturbed(gate, undo=undone.append))
+    await cancelled(task, gate, times=2)
+
+    assert undone == ["made"]
+
+
 def on_disk() -> Policy:
     return policy(
         knobs=replace(policy().knobs, kv_placement=(KvPlacement.DISK,)),
@@ -179,3 +286,49 @@ async def test_a_damaged_conversation_costs_a_prefill_and_never_wrong_tokens(
 
         assert again.tokens == first.tokens
         assert again.usage.cached_tokens == 0
+
+
+async def test_what_is_not_being_written_can_be_given_back_while_a_slow_disk_writes(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, go_on = disk.write, threading.Event()
+
+    def slow(segment: Segment, tokens: int) -> Stored:
+        go_on.wait(20)
+        return write(segment, tokens)
+
+    monkeypatch.setattr(disk, "write", slow)
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        pool, dispatcher = rig.daemon.pool, rig.daemon.dispatcher
+        for text in (TALK * 6, "Another one. " + TALK * 6):
+            await rig.read(await rig.ask(text))
+        dispatcher.execute([PlaceIdleKv(10**6, KvPlacement.DISK)])
+        await dispatcher.finished()
+        await rig.until(lambda: disk.stored_bytes > 0)  # the first one is being written
+        held = pool.idle_bytes()
+        dispatcher.execute([ReleaseIdleKv(10**6 + 1, 10 * MIB)])
+        await dispatcher.finished()
+        left = pool.ledger()
+        go_on.set()
+        await rig.until(lambda: pool.idle_bytes() == 0)
+
+        assert left.idle_count == 1
+        assert 0 < left.idle < held
+        assert pool.ledger().stored_count == 1
+
+
+async def test_idle_kv_is_given_back_beside_a_load_that_goes_on(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        await rig.read(await rig.ask(TALK * 6))
+        rig.pin("int8")
+        await rig.until(lambda: rig.daemon.dispatcher.loading)
+        rig.daemon.dispatcher.execute([ReleaseIdleKv(10**6, 10 * MIB)])
+        await rig.until(lambda: rig.daemon.pool.ledger().idle_count == 0)
+        while_loading = rig.daemon.dispatcher.loading
+        await rig.serves("int8")
+        outcomes = [one.outcome.kind for one in rig.records.outcomes if one.outcome is not None]
+
+        assert while_loading
+        assert OutcomeKind.SUPERSEDED not in outcomes

@@ -10,10 +10,11 @@ from array import array
 import pytest
 
 from trimtab.domain.kv import KvShape
+from trimtab.domain.view import View
 from trimtab.errors import ServingError
-from trimtab.serving.claims import Lease
+from trimtab.serving.claims import Idle, Lease
 from trimtab.serving.pool import GRANT_TOKENS, Pool
-from trimtab.serving.reuse import common_prefix
+from trimtab.serving.reuse import cheapest, common_prefix
 from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -196,3 +197,30 @@ def test_a_common_prefix_is_as_long_as_it_is() -> None:
     assert common_prefix(one, one) == 1000
     assert common_prefix(one, array("I", [7])) == 0
     assert common_prefix(one, array("I")) == 0
+
+
+@pytest.mark.parametrize("prompt_view", [View(300), View(300, 500)])
+def test_what_was_left_of_a_shifted_window_serves_no_further_than_it_was_read(
+    prompt_view: View,
+) -> None:
+    pool = Pool()
+    tokens = list(range(1000))
+    lease = leased(pool, tokens[:64])  # its client left after the first piece
+    pool.retire(lease, tokens, 1.0, View(300, 500))
+    found = pool.find(tokens, "f", 1, everyone=False, view=prompt_view)
+
+    assert found is not None
+    assert found.positions == 64
+    assert pool.take(found, 1).valid == 64
+    pool.close()
+
+
+def test_no_more_of_a_conversation_serves_than_is_valid_whatever_its_tokens_say() -> None:
+    pool = Pool()
+    tokens = array("I", range(1000))
+    lease = leased(pool, list(range(64)))
+    found = cheapest(tokens, View(), [Idle(lease, tokens, 1.0)], 16)
+
+    assert found is not None
+    assert found.positions == 64
+    pool.close()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import MIB, Rig, running
+from rig import MIB, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -45,17 +42,6 @@ def disk(tmp_path: Path) -> KvDisk:
     return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
 
 
-@contextmanager
-def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    """The disk is full: no file of this process can grow beyond that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
@@ -74,6 +60,12 @@ async def ask(rig: Rig, **changes: object) -> Stream:
 
 def on_disk(stream: Stream) -> bool:
     return stream.lease is not None and stream.lease.segment.on_disk
+
+
+def serves(rig: Rig, stream: Stream) -> bool:
+    """Whether what a stream has left can be gone on with: on disk, once its checksum is there."""
+    fingerprint, user = rig.model.variants[0].fingerprint, stream.request.user
+    return rig.daemon.pool.find(stream.tokens, fingerprint, user, everyone=False) is not None
 
 
 async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
@@ -120,7 +112,7 @@ async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
         await rig.until(lambda: on_disk(stream))
         await rig.read(stream, first)
         await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
-        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        await rig.until(lambda: serves(rig, stream))
         kept = rig.daemon.pool.ledger(), disk.stored_bytes
         again = await rig.read(await ask(rig))
         positions = len(stream.prompt) + TOKENS - 1
@@ -144,7 +136,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
         file = os.dup(lease.segment.descriptor)
         await rig.read(stream, first)
         await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
-        await rig.until(lambda: rig.daemon.pool.to_seal() is None)
+        await rig.until(lambda: serves(rig, stream))
         os.pwrite(file, b"damage", 40)
         os.close(file)
         again = await rig.read(await ask(rig))

@@ -209,7 +209,7 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         for span in shape.rows(0, len(TOKENS), segment.capacity):
             memory[span.offset : span.offset + span.length] = b"k" * span.length
-    lease = pool.lend(segment, variant.fingerprint, 1000)
+    lease = pool.lend(segment, Lease(segment, variant.fingerprint, 1000))
     lease.valid = len(TOKENS)
     pool.retire(lease, TOKENS, 5.0)
     early = found(pool, model), manager.passed()

@@ -62,7 +62,7 @@ def manifest_of(
         id=model_id,
         name=display_name,
         architecture=first.facts.architecture,
-        context_length=max(entry.inspected.facts.context_length for entry in proven),
+        context_length=min(entry.inspected.facts.context_length for entry in proven),
         vocabulary=first.facts.vocabulary,
         chat_template=has_template,
         tokenizer_sha256=first.tokenizer,
@@ -96,7 +96,9 @@ def _variant(entry: Proven, model_id: str, threads: int) -> Variant:
         kv_bytes_per_token=kv_bytes_per_token(
             layers=kv.layers, kv_heads=kv.heads, head_size=kv.head_size, kv_dtype=facts.kv_dtype
         ),
-        fingerprint=kv_fingerprint(model_id, one.tokenizer, kv, facts.kv_dtype, facts.rope),
+        fingerprint=kv_fingerprint(
+            model_id, one.tokenizer, kv, facts.kv_dtype, facts.rope, facts.scales
+        ),
         context_length=facts.context_length,
         disk_bytes=disk_bytes,
         resident_bytes=proof.resident_bytes if proof else disk_bytes,

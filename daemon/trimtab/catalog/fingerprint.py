@@ -54,11 +54,14 @@ def tokenizer_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def kv_fingerprint(model_id: str, tokenizer: str, kv: Kv, kv_dtype: str, rope: Rope) -> str:
+def kv_fingerprint(
+    model_id: str, tokenizer: str, kv: Kv, kv_dtype: str, rope: Rope, scales: str
+) -> str:
     """A name for the meaning of a KV cache's bytes.
 
     Two variants with one fingerprint can continue each other's conversations. The model's id is
-    part of it: two models of one shape don't understand each other's caches.
+    part of it: two models of one shape don't understand each other's caches. So are the scales of a
+    quantized cache, since a byte means another number with other ones.
     """
     parts = {
         "model": model_id,
@@ -66,5 +69,7 @@ def kv_fingerprint(model_id: str, tokenizer: str, kv: Kv, kv_dtype: str, rope: R
         "kv": [kv.layers, kv.heads, kv.head_size, kv_dtype],
         "rope": [rope.digest, rope.rotary_dim, rope.interleaved],
     }
+    if scales:
+        parts["scales"] = scales
     text = json.dumps(parts, sort_keys=True)
     return "kv1-" + hashlib.sha256(text.encode()).hexdigest()[:32]

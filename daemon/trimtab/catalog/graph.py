@@ -33,6 +33,7 @@ WEIGHT_TYPES: Final[dict[int, str]] = {
     TensorProto.BFLOAT16: "bf16",
 }
 ROPE_ROWS: Final = 256
+FIRST_SCALE: Final = 12  # input of GroupQueryAttention: of keys, and the next one of values
 GENAI_CONFIG: Final = "genai_config.json"
 
 
@@ -54,6 +55,7 @@ class GraphFacts:
         files: Names of the files that the graph needs, its own first.
         operators: Kinds of nodes in it.
         windows: How many tokens each attention node sees, in the graph's order; 0 for all.
+        scales: A hash of what a quantized cache's numbers are multiplied by; empty for others.
     """
 
     graph: str
@@ -69,6 +71,7 @@ class GraphFacts:
     files: tuple[str, ...]
     operators: frozenset[str]
     windows: tuple[int, ...]
+    scales: str
 
 
 def read_graph(folder: Path) -> GraphFacts:
@@ -108,6 +111,7 @@ def read_graph(folder: Path) -> GraphFacts:
         files=(name, *external),
         operators=frozenset(node.op_type for node in graph.node),
         windows=_windows(graph),
+        scales=_scales(graph, folder),
     )
 
 
@@ -223,8 +227,21 @@ def _rope(graph: Any, folder: Path) -> Rope:
     )
 
 
+def _scales(graph: Any, folder: Path) -> str:
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    digest, found = hashlib.sha256(), False
+    for node in graph.node:
+        if node.op_type != "GroupQueryAttention":
+            continue
+        for name in filter(None, node.input[FIRST_SCALE : FIRST_SCALE + 2]):
+            found = True
+            tensor = initializers.get(name)
+            digest.update(name.encode() if tensor is None else _table(tensor, folder).tobytes())
+    return digest.hexdigest() if found else ""
+
+
 def _table(tensor: Any, folder: Path) -> np.ndarray[Any, Any]:
-    """A table (positions, half the rotary size), read from the weights' file."""
+    """An initializer, read from the weights' file if it lies there."""
     place = {entry.key: entry.value for entry in tensor.external_data}
     if not place:
         return np.asarray(onnx.numpy_helper.to_array(tensor))

@@ -155,7 +155,8 @@ def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedMode
             model_id=manifest.id,
             display_name=manifest.name,
             architecture=manifest.architecture,
-            context_length=manifest.context_length,
+            # A conversation may go on with any variant, so the shortest decides.
+            context_length=min([manifest.context_length, *(one.context_length for one in usable)]),
             layers=manifest.kv.layers,
             kv_heads=manifest.kv.heads,
             head_size=manifest.kv.head_size,

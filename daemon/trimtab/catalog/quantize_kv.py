@@ -23,7 +23,7 @@ import onnxruntime_genai as og
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from trimtab.catalog.graph import GraphFacts, read_graph
+from trimtab.catalog.graph import FIRST_SCALE, GraphFacts, read_graph
 from trimtab.catalog.indices import INDICES_GRAPH
 from trimtab.catalog.manifest import Rope
 from trimtab.catalog.own_session import OwnSession
@@ -33,7 +33,6 @@ OPERATOR: Final = "GroupQueryAttention"
 _RANGE: Final = 128.0
 _PIECE: Final = 64
 _WINDOW: Final = 1024
-_SCALE_INPUTS: Final = 12  # scales are the operator's inputs from here on
 
 
 def quantize_kv(source: Path, target: Path, text: str, threads: int) -> None:
@@ -142,7 +141,7 @@ def _edit(graph: Any, keys: NDArray[np.float32], values: NDArray[np.float32], so
             graph.initializer.append(numpy_helper.from_array(numbers, names[-1]))
             node.attribute.append(helper.make_attribute(f"{side}_quant_type", "PER_CHANNEL"))
         node.attribute.append(helper.make_attribute("kv_cache_bit_width", 8))
-        node.input.extend([""] * (_SCALE_INPUTS - len(node.input)) + names)
+        node.input.extend([""] * (FIRST_SCALE - len(node.input)) + names)
     for entry in (*graph.input, *graph.output, *graph.value_info):
         if entry.name.startswith(("past_key_values.", "present.")):
             entry.type.tensor_type.elem_type = TensorProto.INT8

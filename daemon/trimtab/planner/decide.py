@@ -13,7 +13,7 @@ from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.foresight import trend_bytes_s
 from trimtab.planner.placement import last_rung, place_kv
-from trimtab.planner.plan import Move, carry_out
+from trimtab.planner.plan import Move, carry_out, needs_worker, relieve_beside
 from trimtab.planner.relief import distrusted, idle_bytes
 from trimtab.planner.standing import waits_for
 from trimtab.planner.state import State
@@ -25,6 +25,10 @@ HEAT_WORDS: Final = {
     Knob.THREADS: "fewer threads rest",
     Knob.VARIANT: "smaller variants rest",
 }
+
+
+RELIEF_EVERY_S: Final = 1.0
+"""While actions run: what is just being written to disk can't be given back before it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,9 @@ def _from_nothing(
     state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
 ) -> Move | State:
     """Load something: at once, or if parking was decided and nobody waits, once there is room."""
-    if at_s < state.retry_s:
+    if (relief := _relief(state, policy)) is not None:
+        return relief
+    if at_s < state.retry_s or _stays_parked(state, policy, at_s):
         return state
     if state.lost_point is not None:
         again = choose.find(judged, state.lost_point)
@@ -98,6 +104,18 @@ def _from_nothing(
         text = cause or ("streams are held and it fits" if demand.held else waiting)
         return Move(target.point, target, Trigger("demand", text=text), Direction.START)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
+
+
+def _stays_parked(state: State, policy: Policy, at_s: float) -> bool:
+    """True if what it was parked for may still be so.
+
+    Where memory can't be seen any more nothing says that there is some again. Where the last start
+    from parked had to be taken back, the next one waits.
+    """
+    if not state.parked:
+        return False
+    unseen = policy.memory is not None and situation(state).available_bytes is None
+    return unseen or at_s - state.changed_s < state.unpark_wait_s
 
 
 def _nothing_better(state: State) -> State:
@@ -117,7 +135,7 @@ def _from_point(
     model = state.model
     assert model is not None
     must = current is None or bool(current.reason) or current.fit > Fit.KEPT
-    hard = current is not None and current.fit is Fit.OVER
+    hard = _is_short(state, policy) if current is None else current.fit is Fit.OVER
     if must and (hard or not state.paused):
         move = _must_move(state, policy, judged, current, model, at_s, cause)
         if move is not None:
@@ -132,6 +150,12 @@ def _from_point(
         return _nothing_better(state)
     direction = _direction(state, target) if pays else Direction.UP
     return _when_it_has_lasted(state, policy, target, at_s, direction)
+
+
+def _is_short(state: State, policy: Policy) -> bool:
+    """True if less memory is available than the policy keeps free, whatever is in force."""
+    available, limit = situation(state).available_bytes, policy.memory
+    return limit is not None and available is not None and available < limit.headroom_bytes
 
 
 def _relief(state: State, policy: Policy) -> Move | None:
@@ -188,6 +212,9 @@ def _way_out(
     if distrusted(state, Knob.CONTEXT):
         judged = tuple(one for one in judged if not _shrinks(state.point, one.point))
     same = tuple(one for one in judged if one.point.variant == state.point.variant)
+    instant = (one for one in same if not needs_worker(state.point, one.point))
+    if (cheap := choose.best(instant, Fit.KEPT)) is not None:
+        return cheap
     if (stay := choose.best(same, Fit.KEPT)) is not None:
         return stay
     if here is not None and not pinned_knobs(state, at_s):
@@ -316,8 +343,11 @@ def _latest_rule(state: State, policy: Policy) -> Trigger | None:
 
 
 def _while_moving(state: State, policy: Policy, at_s: float) -> Decided:
-    """Hold still, unless memory runs out while a second worker is being loaded."""
+    """Hold still, but give back KV that nobody uses, and give up a load that finds no room."""
     running, limit = state.running, policy.memory
+    relief = _relief(state, policy)
+    if relief is not None and at_s - state.relieved_s >= RELIEF_EVERY_S:
+        return Decided(*relieve_beside(state, policy, at_s, relief))
     available = situation(state).available_bytes
     if (
         not isinstance(running, SwitchWorker)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from trimtab.domain.events import Tick, WorkerMeasured
+from trimtab.domain.events import Demand, Tick, WorkerMeasured
 from trimtab.planner.foresight import TREND_TICKS
 from trimtab.planner.heat import advance, in_use, ladder
 from trimtab.planner.points import draft_of
@@ -105,8 +105,13 @@ def _fall_rate(state: State, event: Tick) -> float:
     elapsed_s = event.snapshot.at_s - before.at_s
     if past is None or now is None or elapsed_s <= 0 or state.running is not None:
         return state.fall_bytes_s
-    own = (event.demand.worker_bytes or 0) - (state.demand.worker_bytes or 0)
+    own = _own_bytes(event.demand) - _own_bytes(state.demand)
     return max(0.0, (past - now - own) / elapsed_s)
+
+
+def _own_bytes(demand: Demand) -> int:
+    """Memory that the worker and conversations hold."""
+    return (demand.worker_bytes or 0) + demand.running_bytes + demand.idle_bytes
 
 
 def _current(state: State, at_s: float) -> dict[str, Quarantine]:

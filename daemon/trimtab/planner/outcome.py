@@ -41,7 +41,9 @@ def ended(state: State, event: ActionEnded) -> State:
     if {Knob.THREADS, Knob.SPECULATION} & set(before.changed(event.point)):
         state = with_rates(state)
     if was_handover and done:
-        state = replace(state, parked=isinstance(running, Park))
+        woken = before.parked and state.parked and not event.point.parked
+        unparked_s = event.at_s if woken else state.unparked_s
+        state = replace(state, parked=isinstance(running, Park), unparked_s=unparked_s)
         if isinstance(running, SwitchWorker):
             state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:
@@ -50,33 +52,50 @@ def ended(state: State, event: ActionEnded) -> State:
 
 
 def _account(state: State, event: ActionEnded) -> State:
-    """Write the action's end into the decision that is settling."""
-    settling = state.settling
-    if settling is None:
-        return state
-    took_s = settling.took_s + event.took_s
-    if event.kind is OutcomeKind.FAILED:
-        return replace(
-            state,
-            settling=replace(
-                settling, took_s=took_s, done_s=event.at_s, failed=event.reason or UNSAID
-            ),
-        )
-    if state.waiting_for:
-        return replace(state, settling=replace(settling, took_s=took_s))
+    """Write the action's end into the decision that it belongs to."""
+    settling, failed = state.settling, event.kind is OutcomeKind.FAILED
+    if any(one.action == event.action for one in state.beside):
+        beside = [_after(one, event) if one.action == event.action else one for one in state.beside]
+        state, failed = replace(state, beside=tuple(beside)), False
+    elif settling is not None:
+        settling = replace(_after(settling, event), done_s=event.at_s if failed else None)
+    if settling is None or failed or state.waiting_for:
+        return replace(state, settling=settling)
     if settling.decision.direction is Direction.UP:
         state = replace(state, last_up_s=event.at_s)
-    return replace(state, settling=replace(settling, took_s=took_s, done_s=event.at_s))
+    return replace(state, settling=replace(settling, done_s=event.at_s))
 
 
-def settle(state: State, at_s: float) -> tuple[State, Decision | None]:
-    """The record of the last decision with its measured effect, once it has settled."""
-    settling = state.settling
-    if settling is None or settling.done_s is None:
-        return state, None
-    if at_s - settling.done_s < settle_s(settling.decision):
-        return state, None
-    return replace(state, settling=None), _concluded(state, settling, at_s)
+def _after(one: Settling, event: ActionEnded) -> Settling:
+    failed = (event.reason or UNSAID) if event.kind is OutcomeKind.FAILED else one.failed
+    return replace(one, took_s=one.took_s + event.took_s, done_s=event.at_s, failed=failed)
+
+
+def settling(state: State) -> tuple[Settling, ...]:
+    """The decisions whose outcome is still to come, in their order."""
+    last = () if state.settling is None else (state.settling,)
+    return tuple(sorted((*state.beside, *last), key=_number))
+
+
+def _number(one: Settling) -> int:
+    return one.decision.id
+
+
+def settle(state: State, at_s: float) -> tuple[State, tuple[Decision, ...]]:
+    """The records of decisions with their measured effects, once they have settled."""
+    over = [one for one in settling(state) if _has_settled(one, at_s)]
+    if not over:
+        return state, ()
+    left = replace(
+        state,
+        settling=None if state.settling in over else state.settling,
+        beside=tuple([one for one in state.beside if one not in over]),
+    )
+    return left, tuple([_concluded(state, one, at_s) for one in over])
+
+
+def _has_settled(one: Settling, at_s: float) -> bool:
+    return one.done_s is not None and at_s - one.done_s >= settle_s(one.decision)
 
 
 def settle_s(decision: Decision) -> float:
@@ -84,15 +103,16 @@ def settle_s(decision: Decision) -> float:
     return HEAT_SETTLE_S if decision.trigger.signal == HEAT_SIGNAL else SETTLE_S
 
 
-def replaced(before: State, after: State, at_s: float) -> Decision | None:
-    """The record of a decision that was settling when the next one took its place.
+def replaced(before: State, after: State, at_s: float) -> tuple[Decision, ...]:
+    """The records of decisions that were settling when the next one took their place.
 
-    It has no other chance of an outcome: what is known of it now is all that will be.
+    They have no other chance of an outcome: what is known of it now is all that will be.
     """
-    old, new = before.settling, after.settling
-    if old is None or new is None or old.decision.id == new.decision.id:
-        return None
-    return _concluded(before, old, at_s)
+    if before.settling is after.settling and before.beside is after.beside:
+        return ()
+    left = {one.decision.id for one in settling(after)}
+    gone = [one for one in settling(before) if one.decision.id not in left]
+    return tuple([_concluded(before, one, at_s) for one in gone])
 
 
 def _concluded(state: State, settling: Settling, at_s: float) -> Decision:

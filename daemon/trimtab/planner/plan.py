@@ -28,6 +28,7 @@ from trimtab.policy.compiled import Policy
 TAKEN_BACK_DWELLS: Final = 4
 SURVIVED_DWELLS: Final = 10
 UP_WAIT_MAX_S: Final = 3600.0
+UNPARK_WAIT_MAX_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +70,59 @@ def carry_out(
         state,
         running=running,
         waiting_for=frozenset(action.id for action in actions),
-        settling=Settling(
-            decision,
-            situation(state).available_bytes,
-            idle_bytes=state.demand.idle_bytes,
-            held_bytes=state.demand.worker_bytes,
-            kv_tokens=state.demand.kv_tokens,
-            celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),
-            seen_s=state.queue.speeds.seen_s.get(move.target.variant or "", 0.0),
-        ),
+        settling=_settling(state, decision),
+        beside=(),
         up_wait_s=grown_wait(state, policy, at_s) if down else state.up_wait_s,
+        unpark_wait_s=_unpark_wait(state, policy, at_s, move),
         better=None,
         wanted=False,
         next_action=state.next_action + len(actions),
         next_decision=state.next_decision + 1,
     )
     return state, actions, decision
+
+
+def _settling(state: State, decision: Decision) -> Settling:
+    """What a decision's effect will be held against."""
+    speeds = state.queue.speeds
+    return Settling(
+        decision,
+        situation(state).available_bytes,
+        idle_bytes=state.demand.idle_bytes,
+        held_bytes=state.demand.worker_bytes,
+        kv_tokens=state.demand.kv_tokens,
+        celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),
+        seen_s=speeds.seen_s.get(decision.target.variant or "", 0.0),
+    )
+
+
+def relieve_beside(
+    state: State, policy: Policy, at_s: float, move: Move
+) -> tuple[State, tuple[Action, ...], Decision]:
+    """Give idle KV back while other actions run, which go on; their decision is still settling."""
+    release = ReleaseIdleKv(state.next_action, move.release_bytes)
+    decision = Decision(
+        id=state.next_decision,
+        at_s=at_s,
+        direction=move.direction,
+        trigger=move.trigger,
+        source=state.point,
+        target=move.target,
+        predicted=None,
+        runner_up=None,
+        excluded=(),
+        policy=policy.name,
+        revision=policy.revision,
+    )
+    state = replace(
+        state,
+        waiting_for=state.waiting_for | {release.id},
+        relieved_s=at_s,
+        beside=(*state.beside, replace(_settling(state, decision), action=release.id)),
+        next_action=release.id + 1,
+        next_decision=decision.id + 1,
+    )
+    return state, (release,), decision
 
 
 def grown_wait(state: State, policy: Policy, at_s: float) -> float:
@@ -94,6 +132,17 @@ def grown_wait(state: State, policy: Policy, at_s: float) -> float:
     if since_s < TAKEN_BACK_DWELLS * dwell_s:
         return min(2 * max(state.up_wait_s, dwell_s), UP_WAIT_MAX_S)
     return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.up_wait_s
+
+
+def _unpark_wait(state: State, policy: Policy, at_s: float, move: Move) -> float:
+    """How long it stays parked at least: longer if the last start from parked is taken back."""
+    if move.direction is not Direction.PARK:
+        return state.unpark_wait_s
+    since_s = at_s - state.unparked_s
+    dwell_s = max(policy.stability.dwell_s, 1.0)
+    if since_s < TAKEN_BACK_DWELLS * dwell_s:
+        return min(max(2 * state.unpark_wait_s, dwell_s), UNPARK_WAIT_MAX_S)
+    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.unpark_wait_s
 
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
@@ -121,7 +170,7 @@ def _steps(state: State, policy: Policy, move: Move, first: int) -> tuple[Action
         return (Park(first, move.trigger.text),)
     changed = state.point.changed(move.target)
     if needs_worker(state.point, move.target):
-        switch = SwitchWorker(first + 1, move.target, _mode(state, policy, move))
+        switch = SwitchWorker(first + 1, move.target, mode(state, policy, move.chosen))
         if move.target.context < state.point.context:
             return (SetContext(first, move.target.context), switch)
         return (replace(switch, id=first),)  # pace and a larger context come with the new worker
@@ -148,13 +197,13 @@ def needs_worker(source: OperatingPoint, target: OperatingPoint) -> bool:
     return draft_of(source.speculation) != draft_of(target.speculation)
 
 
-def _mode(state: State, policy: Policy, move: Move) -> HandoverMode:
+def mode(state: State, policy: Policy, chosen: Assessed | None) -> HandoverMode:
     """Make before break where predicted memory allows both workers."""
     available, limit = situation(state).available_bytes, policy.memory
-    if state.point.parked or move.chosen is None:
+    if state.point.parked or chosen is None:
         return HandoverMode.BREAK_BEFORE_MAKE
     if limit is None or available is None:
         return HandoverMode.MAKE_BEFORE_BREAK
-    left = available - move.chosen.predicted.memory_bytes
+    left = available - chosen.predicted.memory_bytes
     fits = left >= limit.headroom_bytes
     return HandoverMode.MAKE_BEFORE_BREAK if fits else HandoverMode.BREAK_BEFORE_MAKE

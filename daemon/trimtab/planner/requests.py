@@ -5,7 +5,7 @@ Pure: every function takes a queue and gives another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from typing import Final
@@ -270,13 +270,18 @@ def _seen(
     return speeds.shared(known.variant, written_s, event.decode_s, event.together)
 
 
-def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
+def with_home(queue: Queue, allowed: Iterable[str], costs: Mapping[str, float]) -> Queue:
     """Choose the home among the variants that may be taken.
 
     Another one has to have earned more by a margin, which shrinks with the evidence: with few
     requests the difference is mostly chance, and those that come at once count as one. Back to
     where it came from takes a wider margin, which narrows over some hundred of them, so that two
-    variants that earn about the same don't take turns.
+    variants that earn about the same don't take turns. And the change has to pay for itself.
+
+    Args:
+        queue: Up to date.
+        allowed: Variants that may be taken.
+        costs: What changing to a variant costs, as a share of what is earned while it is home.
     """
     may = [(one.earned, name) for name, one in queue.shadows if name in allowed]
     if not may or queue.shadows[0][1].count < FEWEST:
@@ -288,7 +293,12 @@ def with_home(queue: Queue, allowed: Iterable[str]) -> Queue:
         return replace(queue, home=max(may)[1], left=None)
     back = 1 + (BACK - 1) * max(0.0, 1 - queue.left_ago / size / BACK_MOMENTS)
     lead, best = max(
-        (earned - present - margin * (back if name == queue.left else 1.0), name)
+        (
+            earned
+            - present * (1 + costs.get(name, 0.0))
+            - margin * (back if name == queue.left else 1.0),
+            name,
+        )
         for earned, name in may
     )
     if lead <= 0:

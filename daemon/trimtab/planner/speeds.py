@@ -17,6 +17,9 @@ from typing import Final
 COMMON_S: Final = 3.0
 OWN_S: Final = 120.0
 FURTHER_S: Final = 10.0
+FADE_S: Final = 3600.0
+"""Engine time with others after which what was seen of a variant counts for a third."""
+SEEN_MOST_S: Final = 600.0
 SPREAD: Final = 0.05
 """What an observed speed differs from moment to moment, relative: no error gets smaller."""
 ALIKE: Final = 0.30
@@ -35,7 +38,7 @@ class Speeds:
         own: Of each variant, beyond the common factor.
         further: What each further request adds to a step, in steps for one alone; 1 where they are
             served one after the other.
-        seen_s: Engine time over which each variant was observed.
+        seen_s: Engine time over which each variant was observed, as far as it still counts.
     """
 
     common: float = 1.0
@@ -76,7 +79,9 @@ class Speeds:
         common = self.common + (1 - exp(-took_s / COMMON_S)) * (seen / own - self.common)
         common = min(MOST, max(LEAST, common))
         drift = (1 - exp(-took_s / OWN_S)) * (seen / common - own)
-        seen_s = {**self.seen_s, variant: self.seen_s.get(variant, 0.0) + took_s}
+        fade = exp(-took_s / FADE_S)
+        seen_s = {name: seen * fade for name, seen in self.seen_s.items()}
+        seen_s[variant] = min(SEEN_MOST_S, self.seen_s.get(variant, 0.0) + took_s)
         return Speeds(common, {**self.own, variant: own + drift}, self.further, seen_s)
 
     def step(self, together: float) -> float:

@@ -66,6 +66,8 @@ def _for_all(state: State, at_s: float) -> str:
         return "a step is under way"
     if state.point.parked and at_s < state.retry_s:
         return f"loading failed, and is tried again in {state.retry_s - at_s:.0f} s"
+    if state.parked and (left_s := state.unpark_wait_s - (at_s - state.changed_s)) > 0:
+        return f"the last start had to be taken back, and the next one waits {left_s:.0f} s"
     return "steps are paused" if state.paused else ""
 
 

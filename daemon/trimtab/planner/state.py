@@ -63,6 +63,7 @@ class Settling:
         judged: Whether its relief has been held against what was measured.
         celsius: The temperature when it was decided.
         seen_s: Engine time over which the target's variant had been observed by then.
+        action: Its only action, where it runs beside those of another decision.
     """
 
     decision: Decision
@@ -76,6 +77,7 @@ class Settling:
     judged: bool = False
     celsius: float | None = None
     seen_s: float = 0.0
+    action: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,15 @@ class State:
         handovers: Times of the hand-overs of the last hour.
         wanted: A request waits while nothing is loaded.
         parked: Nothing is loaded because it was decided so, not because something failed.
+        unparked_s: When something was last loaded after that.
+        unpark_wait_s: How long it stays parked at least; grows when such a load is taken back.
+        relieved_s: When idle KV was last given back while other actions ran.
         fall_bytes_s: How fast others took memory between the last two ticks; 0 if they didn't.
         fill_bytes_s: How fast they go on taking it: the lesser of the last two, since memory that
             is taken once is no trend.
         falls_bytes_s: The last few of those rates: a trend is what all of them show.
         settling: The decision whose outcome is still to be measured.
+        beside: Relief that was decided while that one's actions ran, likewise.
         distrust: Actuators that changed nothing when they were used, by name.
         thermal: The model of heat, as far as it has been fitted.
         queue: The requests, and what past ones taught.
@@ -191,10 +197,14 @@ class State:
     handovers: tuple[float, ...] = ()
     wanted: bool = False
     parked: bool = False
+    unparked_s: float = NEVER_S
+    unpark_wait_s: float = 0.0
+    relieved_s: float = NEVER_S
     fall_bytes_s: float = 0.0
     fill_bytes_s: float = 0.0
     falls_bytes_s: tuple[float, ...] = ()
     settling: Settling | None = None
+    beside: tuple[Settling, ...] = ()
     distrust: Mapping[str, Quarantine] = field(default_factory=dict)
     thermal: ThermalFit = field(default_factory=ThermalFit)
     queue: Queue = field(default_factory=Queue)

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
+from trimtab.domain.actions import HandoverMode
 from trimtab.domain.decisions import Trigger
 from trimtab.domain.knobs import Knob
 from trimtab.planner.assess import Assessed, Fit, pinned_knobs
+from trimtab.planner.plan import mode
 from trimtab.planner.requests import with_home
 from trimtab.planner.state import State
 from trimtab.policy.compiled import Corner, Policy
+
+STAY_S: Final = 600.0
+"""How long a change of variant is taken to last: what it costs is spread over it."""
 
 
 def weigh(state: State, policy: Policy, judged: Iterable[Assessed], at_s: float) -> State:
@@ -24,7 +30,8 @@ def weigh(state: State, policy: Policy, judged: Iterable[Assessed], at_s: float)
         if state.queue.home is None:
             return state
         return replace(state, queue=replace(state.queue, home=None))
-    queue = with_home(state.queue, allowed(state, judged))
+    judged = tuple(judged)
+    queue = with_home(state.queue, allowed(state, judged), _costs(state, policy, judged))
     return state if queue is state.queue else replace(state, queue=queue)
 
 
@@ -40,6 +47,22 @@ def allowed(state: State, judged: Iterable[Assessed]) -> frozenset[str]:
             or (one.point.variant == state.point.variant and one.fit <= Fit.KEPT)
         )
     )
+
+
+def _costs(state: State, policy: Policy, judged: Iterable[Assessed]) -> dict[str, float]:
+    """What changing to a variant costs, as a share of what is earned while it serves.
+
+    Where both workers fit, requests go on meanwhile. Where the old one has to go first, nothing is
+    earned while the new one loads.
+    """
+    costs: dict[str, float] = {}
+    for one in judged:
+        name = one.point.variant
+        if name is None or name in costs or name == state.point.variant or one.reason:
+            continue
+        breaks = mode(state, policy, one) is HandoverMode.BREAK_BEFORE_MAKE
+        costs[name] = state.load_s.get(name, 0.0) / STAY_S if breaks else 0.0
+    return costs
 
 
 def preferred(state: State, judged: tuple[Assessed, ...]) -> tuple[Assessed, ...]:

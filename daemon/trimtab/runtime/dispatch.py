@@ -111,8 +111,14 @@ class Dispatcher:
         self._model = model
 
     def execute(self, actions: Sequence[Action]) -> None:
-        """Carry out a plan; one that is under way is superseded."""
+        """Carry out a plan; one that is under way is superseded.
+
+        KV that nobody uses is given back beside a plan, which goes on.
+        """
         if self._closed:
+            return
+        if self.loading and all(isinstance(action, ReleaseIdleKv) for action in actions):
+            spawn(self._run(tuple(actions), None), "relief", self._report)
             return
         before = self._task
         self._task = spawn(self._run(tuple(actions), before), "plan", self._report)
@@ -207,10 +213,18 @@ class Dispatcher:
         self.point = replace(self.point, speculation=speculation)
 
     async def _place_kv(self, placement: KvPlacement) -> None:
+        """Running conversations' KV now; idle ones' follows on ticks, beside whatever comes.
+
+        Writing it may take half a minute on a slow disk, in which memory can run short.
+
+        Raises:
+            ServingError: Running conversations' can't be moved.
+        """
         self.point = replace(self.point, kv_placement=placement)
-        if placement is not KvPlacement.DISK_ALL and (reason := await self.running_kv.to_memory()):
+        on_disk = placement is KvPlacement.DISK_ALL
+        move = self.running_kv.to_disk if on_disk else self.running_kv.to_memory
+        if reason := await move():
             raise ServingError(reason, code="kv_not_moved")
-        await self.follow_placement()
 
     async def follow_placement(self) -> None:
         """Bring KV to disk that belongs there: idle conversations', the oldest first, then others'.

@@ -72,8 +72,10 @@ class Carrier:
             lease = None
         if lease is None:
             stream.lease = self._lease(stream, model, variant)
-        elif stream.variants and self._replays(model, stream.variants[-1], variant):
-            lease.valid = 0
+        elif not self._refused(model, variant).isdisjoint(lease.writers):
+            lease.valid, lease.writers = 0, ()
+        assert stream.lease is not None
+        stream.lease.written_by(variant.name)
         stream.wanted_tokens = 0
 
     def ended(self, stream: Stream) -> None:
@@ -86,14 +88,21 @@ class Carrier:
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with; copies what another may still need."""
-        policy, ready = self._policy, worker.ready
-        if policy is None or ready is None or ready.decoder != OWN_KV:
+        policy, model, ready = self._policy, self._model, worker.ready
+        if policy is None or model is None or ready is None or ready.decoder != OWN_KV:
             return
         everyone = policy.kv.share is Share.ALL
         user, fingerprint = stream.request.user, worker.variant.fingerprint
         # The last token of the prompt is always computed: its logits are the first answer.
         prompt = stream.prompt[:-1]
-        found = self._pool.find(prompt, fingerprint, user, everyone=everyone, view=stream.view)
+        found = self._pool.find(
+            prompt,
+            fingerprint,
+            user,
+            everyone=everyone,
+            view=stream.view,
+            refused=self._refused(model, worker.variant),
+        )
         if found is None:
             return
         if not await self._pool.bring_back(found.idle):
@@ -122,7 +131,7 @@ class Carrier:
         except BaseException:
             self._pool.drop(lease)
             raise
-        lease.valid = length
+        lease.valid, lease.writers = length, source.writers
         return lease
 
     def _lease(self, stream: Stream, model: ModelSpec, variant: VariantSpec) -> Lease:
@@ -141,11 +150,14 @@ class Carrier:
             self._pool.drop(stream.lease)
             stream.lease = None
 
-    def _replays(self, model: ModelSpec, before: str, variant: VariantSpec) -> bool:
-        """True if the policy wants KV computed again in this direction."""
-        earlier = model.variant(before)
-        if earlier is None or self._policy is None or earlier.name == variant.name:
-            return False
-        up = variant.quality > earlier.quality
+    def _refused(self, model: ModelSpec, variant: VariantSpec) -> frozenset[str]:
+        """Variants whose KV the policy wants computed again by this one."""
+        if self._policy is None:
+            return frozenset()
         handover = self._policy.handover
-        return (handover.up if up else handover.down) is Carry.REPLAY
+        return frozenset(
+            one.name
+            for one in model.variants
+            if one.name != variant.name
+            and (handover.up if variant.quality > one.quality else handover.down) is Carry.REPLAY
+        )

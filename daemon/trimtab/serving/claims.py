@@ -23,6 +23,7 @@ class Lease:
         user: Whose it is; None if unknown.
         granted: Tokens that may be written.
         valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
+        writers: Names of the variants that computed it, or may have.
     """
 
     segment: Segment
@@ -30,6 +31,12 @@ class Lease:
     user: int | None
     granted: int = 0
     valid: int = 0
+    writers: tuple[str, ...] = ()
+
+    def written_by(self, variant: str) -> None:
+        """A variant computes KV in it from now on."""
+        if variant not in self.writers:
+            self.writers = (*self.writers, variant)
 
 
 @dataclass(slots=True)
@@ -43,6 +50,7 @@ class Idle:
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
         busy: True while it is being written or read: it can't be taken or dropped.
+        returning: True while it is being read back: it holds memory, and is on disk still.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
         view: Which of the tokens its KV holds.
     """
@@ -52,6 +60,7 @@ class Idle:
     used_s: float
     stored: Stored | None = None
     busy: bool = False
+    returning: bool = False
     kept: str = ""
     view: View = WHOLE
 
@@ -70,7 +79,8 @@ class Idle:
     @property
     def memory_bytes(self) -> int:
         """What it holds in memory."""
-        return 0 if self.stored is not None else kv_bytes(self.lease, self.lease.valid)
+        away = self.stored is not None and not self.returning
+        return 0 if away else kv_bytes(self.lease, self.lease.valid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class _Record(msgspec.Struct, frozen=True):
         on_disk_bytes: What its KV takes on disk; 0 if it is in memory.
         checksum: CRC-32 of what is on disk.
         spread: Whether it lies there as in a segment (version 3).
+        writers: Variants that computed it (version 3).
         keep: Tokens at the beginning that stay when the window is shifted (version 2).
         dropped: Tokens after them that have been forgotten, and aren't in the KV (version 2).
     """
@@ -88,6 +89,7 @@ class _Record(msgspec.Struct, frozen=True):
     keep: int = 0
     dropped: int = 0
     spread: bool = False
+    writers: tuple[str, ...] = ()
 
     @property
     def positions(self) -> int:
@@ -195,7 +197,7 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
             os.close(descriptor)
     tokens = array("I", record.tokens)
     positions = record.positions
-    lease = Lease(segment, record.fingerprint, record.user, positions, positions)
+    lease = Lease(segment, record.fingerprint, record.user, positions, positions, record.writers)
     if stored is None and segment.committed_bytes() < segment.shape.token_bytes * positions:
         segment.close()
         raise StateError("its memory had been given back")
@@ -245,6 +247,7 @@ def _record(idle: Idle) -> bytes:
             idle.view.keep,
             idle.view.dropped,
             stored is not None and stored.spread,
+            lease.writers,
         )
     )
 

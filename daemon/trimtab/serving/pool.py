@@ -9,6 +9,7 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -17,7 +18,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
-from trimtab.serving.disk import FileSegment, KvDisk
+from trimtab.serving.disk import FileSegment, KvDisk, Stored
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 
@@ -78,11 +79,24 @@ class Pool:
             ServingError: The budget or the machine has no room.
         """
         segment = lease.segment
-        return self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
+        other = self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
+        other.writers = lease.writers
+        return other
 
-    def lend(self, segment: Segment, fingerprint: str, user: int | None) -> Lease:
-        """A claim on a segment on disk: all that it has space for, and nothing of the budget."""
-        lease = Lease(segment, fingerprint, user, granted=segment.most_tokens)
+    def lend(self, segment: Segment, like: Lease) -> Lease:
+        """A claim on a segment on disk: all that it has space for, and nothing of the budget.
+
+        Args:
+            segment: Where the KV is to go.
+            like: The conversation's claim until now.
+        """
+        lease = Lease(
+            segment,
+            like.fingerprint,
+            like.user,
+            granted=segment.most_tokens,
+            writers=like.writers,
+        )
         self._leases.append(lease)
         return lease
 
@@ -115,6 +129,8 @@ class Pool:
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
+        if lease.valid <= view.keep:
+            view = WHOLE  # nothing beyond what is forgotten has been read
         held = array("I", tokens[: lease.valid + view.dropped])
         if isinstance(lease.segment, FileSegment):
             try:
@@ -162,6 +178,7 @@ class Pool:
         *,
         everyone: bool,
         view: View = WHOLE,
+        refused: frozenset[str] = frozenset(),
     ) -> Found | None:
         """The idle conversation that a prompt begins with at the least cost.
 
@@ -171,6 +188,7 @@ class Pool:
             user: Whose conversation it is.
             everyone: Whether other users' conversations may serve too.
             view: What would be seen of the prompt if it began from nothing.
+            refused: Variants whose KV may not serve: it is to be computed again.
         """
         may_serve = (
             idle
@@ -178,6 +196,7 @@ class Pool:
             if not idle.busy
             and idle.sealed
             and idle.lease.fingerprint == fingerprint
+            and refused.isdisjoint(idle.lease.writers)
             and (everyone or idle.lease.user == user)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
@@ -250,13 +269,14 @@ class Pool:
         idle.busy = True
         try:
             idle.stored = await undisturbed(
-                disk.write, lease.segment, lease.valid, undo=disk.give_up
+                disk.write, lease.segment, lease.valid, undo=Stored.close
             )
         except ServingError as error:
-            disk.stored_bytes -= size_bytes
             return error.message
         finally:
             idle.busy = False
+            if idle.stored is None:
+                disk.unclaim(size_bytes)
         lease.segment.cut(0)
         self._keep(idle)  # what was kept had its KV in memory
         return ""
@@ -303,16 +323,18 @@ class Pool:
         disk, stored, lease = self.disk, idle.stored, idle.lease
         if disk is None or stored is None:
             return True
-        room = self._make_room(kv_bytes(lease, stored.tokens))
         right = False
-        if room:
-            idle.busy = True
+        if self._make_room(kv_bytes(lease, stored.tokens)):
+            idle.busy = idle.returning = True
             try:
                 right = await undisturbed(disk.read, stored, lease.segment)
             except ServingError:
-                right = False
+                pass
+            except BaseException:
+                lease.segment.cut(0)  # it stays on disk: nobody counts what is in memory
+                raise
             finally:
-                idle.busy = False
+                idle.busy = idle.returning = False
         self._forget(idle)
         disk.give_up(stored)
         idle.stored = None
@@ -364,7 +386,7 @@ class Pool:
         except ServingError:
             empty.close()
             raise
-        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid)
+        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid, lease.writers)
         return Idle(claim, tokens, at_s, stored, view=view)
 
     def _make_room(self, more_bytes: int) -> bool:
@@ -428,8 +450,11 @@ async def undisturbed(
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if undo is not None and running.exception() is None:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):  # we know, and are about to say so
+                await asyncio.wait([running])
+        failed = running.exception() is not None
+        if undo is not None and not failed:
             undo(running.result())
         raise
 

@@ -39,14 +39,17 @@ def cheapest(
 
 
 def _served_by(idle: Idle, shared: int, view: View) -> Found:
-    """What of a conversation serves, given how many tokens it shares with the prompt."""
+    """What of a conversation serves, given how many tokens it shares with the prompt.
+
+    Never more than is valid of it, whatever its tokens say.
+    """
+    valid = idle.lease.valid
     shifted = idle.view.dropped
     continues = idle.view.keep == view.keep and shared > view.keep + shifted
     if shifted and view.dropped and continues:
-        return Found(idle, shared - shifted, idle.view)
-    if shifted:
-        shared = min(shared, idle.view.keep)
-    elif view.dropped:
+        return Found(idle, min(shared - shifted, valid), idle.view)
+    shared = min(shared, valid, idle.view.keep if shifted else shared)
+    if view.dropped and not shifted and shared > view.keep:
         return Found(idle, shared, View(view.keep))  # goes on whole, and is shifted when full
     return Found(idle, min(shared, view.keep) if view.dropped else shared, view)
 

@@ -145,7 +145,7 @@ class RunningKv:
         except ServingError:
             disk.unclaim(size_bytes)
             raise
-        return self._pool.lend(segment, lease.fingerprint, lease.user)
+        return self._pool.lend(segment, lease)
 
     async def _move(self, targets: Sequence[tuple[Stream, Lease]]) -> str:
         """Have the worker move streams, all at once.

@@ -226,5 +226,5 @@ class Experience:
     """
 
     def __init__(self) -> None:
-        self.ngrams = Belief((0.5, 0.6, 0.75, 0.85), (4, 6, 9), counts_for=6)
+        self.ngrams = Belief((0.5, 0.6, 0.75, 0.85), (4, 6, 9), counts_for=12)
         self.variant = Belief((0.7, 0.75), (1,), counts_for=6)
