@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -343,7 +343,7 @@ class Gateway:
         return 0.0
 
 
-def a_config(folder: Path, **api: Any) -> Config:
+def a_config(folder: Path, users: Mapping[str, str] | None = None, **api: Any) -> Config:
     return Config.model_validate(
         {
             "models": [str(folder / "models")],
@@ -356,5 +356,6 @@ def a_config(folder: Path, **api: Any) -> Config:
                 "control": str(folder / "run" / "control.sock"),
             },
             "api": api,
+            "users": users or {},
         }
     )

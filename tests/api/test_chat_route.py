@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pwd
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -154,6 +155,33 @@ async def test_the_peers_user_id_and_wish_for_priority_reach_serving(gateway: Ga
     request = gateway.inference.requests[0]
     assert request.priority is Priority.BACKGROUND
     assert request.user is not None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wish", "given"),
+    [
+        ("background", "interactive", Priority.BACKGROUND),
+        ("background", None, Priority.BACKGROUND),
+        ("interactive", "background", Priority.BACKGROUND),
+        ("interactive", None, Priority.INTERACTIVE),
+        (None, "interactive", Priority.INTERACTIVE),
+        (None, "background", Priority.BACKGROUND),
+    ],
+)
+async def test_a_request_may_lower_its_priority_and_not_raise_it_above_its_users(
+    serve: Callable[..., Awaitable[Gateway]],
+    allowed: str | None,
+    wish: str | None,
+    given: Priority,
+) -> None:
+    me = pwd.getpwuid(os.getuid()).pw_name
+    gateway = await serve(users={me: allowed} if allowed else {})
+    fields = {"trimtab": {"priority": wish}} if wish else {}
+    async with gateway.client() as client:
+        await client.post(CHAT, json=body(**fields))
+        await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hi"} | fields)
+
+    assert [one.priority for one in gateway.inference.requests] == [given, given]
 
 
 @pytest.mark.parametrize(
@@ -379,7 +407,7 @@ async def test_unknown_paths_and_methods_have_openais_shape(gateway: Gateway) ->
     assert wrong.json()["error"]["code"] == "method_not_allowed"
 
 
-def test_a_users_usual_priority_comes_from_the_configuration() -> None:
+def test_a_users_highest_priority_comes_from_the_configuration() -> None:
     me = pwd.getpwuid(os.getuid())
     known = priorities_by_uid({me.pw_name: "background", "nobody-of-that-name": "background"})
 

@@ -105,8 +105,7 @@ class World:
             self.decisions.append(result.decision)
         if not all(isinstance(action, ReleaseIdleKv) for action in result.actions):
             self.pending.clear()  # a plan supersedes the one before; relief goes on beside it
-        if result.settled is not None:
-            self.settled.append(result.settled)
+        self.settled += result.settled
         if result.schedule is not None:
             self.order = result.schedule.order
         self.actions += result.actions

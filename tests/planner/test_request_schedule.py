@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from trimtab.planner.bursts import Bursts
 from trimtab.planner.requests import Queue, with_home
 from trimtab.planner.shadow import Shadow
 from trimtab.planner.value import STAY_S
-from trimtab.policy.compiled import Admission, Policy
+from trimtab.policy.compiled import Admission, Policy, Slo
 
 MIB = 1024 * 1024
 IN_TIME = Objective(first_within_s=2.0, end_base_s=4.0, end_per_token_s=0.3)
@@ -159,6 +160,90 @@ def test_a_late_request_gets_its_floor_share_while_others_are_served(desk: Desk)
 
     assert 1 in first
     assert first.count(1) < len(first) / 4
+
+
+def test_a_late_answer_that_has_to_be_read_again_keeps_its_floor_share(desk: Desk) -> None:
+    desk.arrive(1, 0.0)
+    desk.post(RequestProgress(0.2, 1, 100, 0, prefill_s=0.2))
+    desk.post(RequestProgress(100.0, 1, 100, 1, decode_s=0.1))
+    desk.post(RequestProgress(100.0, 1, 0, 1))  # its worker was lost
+    desk.arrive(2, 100.0)
+    first = []
+
+    for turn in range(60):
+        desk.post(RequestProgress(101.0 + turn, 2, 100, 1, decode_s=0.1))
+        desk.arrive(3 + turn, 101.0 + turn)
+        first.append(desk.order[0])
+
+    assert desk.state.queue.jobs[0].late
+    assert 0 < first.count(1) < len(first) / 4
+
+
+class Rush(Desk):
+    """Answers without a TPOT objective, and newcomers whose prompts would fill the engine."""
+
+    def __init__(self, answers: int, conversations: int) -> None:
+        admission = Admission(1000, 20.0, conversations, (("interactive", 1.0),))
+        super().__init__(ladder(big=10.0), policy(slo=Slo(20.0, None, 60.0), admission=admission))
+        self.newest = answers
+        for number in range(1, answers + 1):
+            self.arrive(number, 0.0, objective=None)
+            self.post(RequestProgress(0.2, number, 100, 0, prefill_s=0.2))
+
+    def served(self) -> tuple[int, ...]:
+        assert self.schedule is not None
+        return self.order[: self.schedule.together or len(self.order)]
+
+    def come_and_read(self, at_s: float, conversations: int) -> None:
+        """All that were reading have read, and as many others want to."""
+        before, self.newest = self.newest, self.newest + conversations
+        for number in range(before + 1, self.newest + 1):
+            self.arrive(number, at_s, prompt=500, objective=None)
+        for number in range(before + 1 - conversations, before + 1):
+            self.post(RequestEnded(at_s, number, 1, end=RequestEnd.GONE))
+
+
+@pytest.mark.parametrize("conversations", [1, 4])
+def test_an_answer_without_a_deadline_goes_on_while_newcomers_fill_the_engine(
+    conversations: int,
+) -> None:
+    rush = Rush(1, conversations)
+    rush.newest += conversations  # nobody is cancelled in the first round
+    turns = []
+
+    for turn in range(600):
+        rush.come_and_read(1.0 + 0.1 * turn, conversations)
+        turns.append(1 in rush.served())
+
+    waited = [len(list(same)) for had, same in groupby(turns) if not had]
+    assert max(waited) <= 110  # 0.3 s for ten
+    assert 0.02 < sum(turns) / len(turns) < 0.06
+
+
+def test_the_oldest_of_several_without_a_deadline_has_the_floor_share_first() -> None:
+    rush = Rush(3, 1)
+    rush.newest += 1
+    heads = []
+
+    for turn in range(600):
+        rush.come_and_read(1.0 + 0.1 * turn, 1)
+        heads.append(rush.order[0])
+
+    assert {head for head in heads if head <= 3} == {1}
+
+
+def test_an_answer_without_a_deadline_that_has_to_be_read_again_has_the_floor_share_too() -> None:
+    rush = Rush(1, 1)
+    rush.newest += 1
+    rush.post(RequestProgress(0.9, 1, 100, 5, decode_s=0.5))
+    rush.post(RequestProgress(1.0, 1, 0, 5))  # its worker was lost
+    heads = []
+
+    for turn in range(600):
+        rush.come_and_read(30.0 + 0.1 * turn, 1)
+        heads.append(rush.order[0])
+
+    assert 0 < heads.count(1) < 40
 
 
 def test_a_cancelled_request_leaves_the_queue_and_teaches_nothing(desk: Desk) -> None:

@@ -38,6 +38,7 @@ from trimtab.domain.models import VariantSpec
 from trimtab.domain.scheduling import Objective
 from trimtab.planner import State, step
 from trimtab.planner.assess import situation
+from trimtab.planner.outcome import settling
 from trimtab.planner.predict import loaded_bytes
 from trimtab.planner.relief import IDLE_KV, idle_bytes, resting
 from trimtab.planner.resident import estimates
@@ -293,6 +294,16 @@ class Core(RuleBasedStateMachine):
             assert before.heat.level > PACE_LEVELS or all(
                 left + decision.predicted.memory_bytes - other < HEADROOM for other in others
             )
+
+    @invariant()
+    def every_decision_has_one_outcome_once_it_has_settled_or_been_replaced(self) -> None:
+        if self.began:
+            state = self.world.state
+            made = [one.id for one in self.world.decisions if one.direction is not Direction.SHED]
+            known = [one.id for one in self.world.settled if one.outcome is not None]
+            open_ids = [one.decision.id for one in settling(state)]
+            assert sorted(known + open_ids) == made
+            assert len(open_ids) <= 1 or state.beside
 
     @invariant()
     def no_step_that_nothing_forces_comes_within_the_dwell_time(self) -> None:

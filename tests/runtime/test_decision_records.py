@@ -5,21 +5,34 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from planner_world import LADDER
+from stand_ins import FakeClock
+
+from policies_for_tests import policy
 from trimtab.domain.decisions import Decision, Direction, Outcome, Trigger
-from trimtab.domain.knobs import OperatingPoint
+from trimtab.domain.events import ActionEnded, ModelChanged, OutcomeKind, Tick
+from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.readings import Reading, Snapshot
+from trimtab.planner import State
+from trimtab.runtime.controller import Controller
 from trimtab.runtime.overview import DecisionRecords
 from trimtab.telemetry.journal import Journal
 
 
 class LinesOfLog:
-    """A logger that keeps the names of its events."""
+    """A logger that keeps its events."""
 
     def __init__(self) -> None:
-        self.events: list[str] = []
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
 
     def __getattr__(self, level: str) -> object:
-        return lambda event, **fields: self.events.append(event)
+        return lambda event, **fields: self.lines.append((level, event, fields))
+
+    @property
+    def events(self) -> list[str]:
+        return [event for _, event, _ in self.lines]
 
 
 def a_decision(number: int) -> Decision:
@@ -84,3 +97,32 @@ def test_an_outcome_that_failed_is_a_warning(tmp_path: Path) -> None:
     assert kept is not None
     assert kept["outcome"]["reason"] == "no"
     assert log.events == ["decision", "outcome"]
+    level, _, fields = log.lines[-1]
+    assert (level, fields["reason"]) == ("warning", "no")
+
+
+def test_a_load_that_failed_is_in_the_journal_and_the_log_though_the_next_one_began_at_once(
+    tmp_path: Path,
+) -> None:
+    log, journal = LinesOfLog(), Journal(tmp_path)
+    records = DecisionRecords(journal, log, lambda direction: None)
+    controller = Controller(
+        State(), policy(), FakeClock(), on_decision=records.decided, on_outcome=records.concluded
+    )
+
+    def tick(at_s: float) -> None:
+        reading = Reading("memory.available", 2**32, at_s)
+        controller.post(Tick(at_s, Snapshot(at_s, {reading.signal: reading})))
+
+    controller.post(ModelChanged(0.0, LADDER))
+    tick(1.0)
+    failed = OutcomeKind.FAILED
+    controller.post(ActionEnded(2.0, 1, failed, PARKED, 1.0, "it does not load", "fp32"))
+    tick(2.1)
+    journal.close()
+
+    first, second = journal.recent(10)
+    assert first["outcome"]["kind"] == "failed"
+    assert first["outcome"]["reason"] == "it does not load"
+    assert (second["target"]["variant"], second["outcome"]) == ("int8", None)
+    assert [event for level, event, _ in log.lines if level == "warning"] == ["outcome"]

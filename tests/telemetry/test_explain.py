@@ -94,6 +94,38 @@ def test_prediction_runner_up_and_outcome_follow() -> None:
     assert text.endswith("It took 1.2 s; available memory went from 480 MiB to 731 MiB.")
 
 
+def test_what_the_worker_turned_out_to_hold_and_do_stands_beside_what_was_expected() -> None:
+    outcome = Outcome("done", 1.2, 480 * MIB, 731 * MIB, worker_bytes=310 * MIB, decode_tps=19.4)
+
+    assert told(outcome=outcome).endswith(
+        "It took 1.2 s; available memory went from 480 MiB to 731 MiB; "
+        "the worker holds 310 MiB and writes 19 tokens/s."
+    )
+
+
+def test_the_outcome_of_a_step_for_heat_speaks_of_temperature() -> None:
+    trigger = Trigger("temperature.max", 82.0, 80.0)
+    outcome = Outcome(
+        "done", 0.01, 480 * MIB, 481 * MIB, celsius_before=82.0, celsius_after=78.6, settled_s=30.0
+    )
+    paced = replace(INT8, pace_ratio=0.8)
+
+    cooler = told(trigger=trigger, target=paced, outcome=outcome)
+    same = told(trigger=trigger, target=paced, outcome=replace(outcome, celsius_after=82.1))
+
+    assert cooler.endswith("It took 10 ms; the hottest zone went from 82 °C to 79 °C within 30 s.")
+    assert same.endswith("It took 10 ms; the hottest zone stayed at 82 °C.")
+
+
+def test_an_outcome_that_was_cut_short_says_so() -> None:
+    outcome = Outcome("done", 0.1, 480 * MIB, 500 * MIB, settled_s=0.2)
+
+    assert told(direction=Direction.RELIEF, target=INT8, outcome=outcome).endswith(
+        "available memory went from 480 MiB to 500 MiB; the next decision came 200 ms later."
+    )
+    assert told(outcome=Outcome("superseded", 0.0)).endswith("A later decision took its place.")
+
+
 def test_a_failure_tells_its_reason() -> None:
     outcome = Outcome("failed", 0.2, reason="the worker ran out of memory")
 

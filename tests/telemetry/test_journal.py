@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_a_decision_and_its_outcome_are_one_record(tmp_path: Path) -> None:
     assert again["wall_s"] == 100.0
     assert again["outcome"]["took_s"] == 1.5
     assert len((tmp_path / "decisions.jsonl").read_text().splitlines()) == 2
+
+
+def test_an_outcome_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.append(a_decision(1), 100.0)
+    journal.finish(1, Outcome("done", 1.5, 1, 2), 101.5)
+    journal.close()
+    file = tmp_path / "decisions.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for name in ("worker_bytes", "celsius_before", "celsius_after", "decode_tps", "settled_s"):
+        lines[1]["outcome"].pop(name, None)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    again = Journal(tmp_path)
+    record = again.get(1)
+
+    assert record is not None
+    assert record["outcome"]["available_after_bytes"] == 2
+    assert record["outcome"]["worker_bytes"] is None
+    assert not again.unreadable_lines
 
 
 def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:

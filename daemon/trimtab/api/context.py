@@ -27,7 +27,7 @@ class ApiContext:
         metrics: Where requests are counted.
         clock: The daemon's clock.
         limits: Sizes and deadlines.
-        priorities: What a user's requests are where they don't say, by user id.
+        priorities: The highest that a user's requests may have, by user id.
         started_s: Wall-clock time of the start, in seconds since the epoch.
     """
 

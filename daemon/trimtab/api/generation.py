@@ -27,7 +27,7 @@ class Dialect(Generic[B]):
 
     Attributes:
         body: What is sent.
-        wish: What a body asks for, given the peer's user id and usual priority.
+        wish: What a body asks for, given the peer's user id and highest priority.
         answer: Makes the shape of one answer.
     """
 

@@ -134,7 +134,7 @@ def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
     Args:
         body: As it came.
         user: Numeric id of the peer.
-        priority: What this user's requests are where they don't say.
+        priority: The highest that this user's requests may have, and theirs where they don't say.
 
     Raises:
         RequestError: A field can't be honoured.
@@ -308,5 +308,7 @@ def _text(param: str, content: str | list[Part] | None) -> str:
     return "".join(part.text or "" for part in content)
 
 
-def _priority(extras: Extras | None, usual: Priority) -> Priority:
-    return (extras.priority if extras else None) or usual
+def _priority(extras: Extras | None, allowed: Priority) -> Priority:
+    """What the request asks for, bounded by what its user is allowed."""
+    wish = extras.priority if extras else None
+    return allowed if wish is None else wish.at_most(allowed)

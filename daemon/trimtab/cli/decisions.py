@@ -66,8 +66,10 @@ def _print(record: dict[str, Any], as_json: bool) -> None:
         return
     decision = decision_of(record)
     outcome = ""
-    if decision.outcome and decision.outcome.kind != "done":
-        outcome = styled(f" [{decision.outcome.kind}: {decision.outcome.reason}]", fg="red")
+    if decision.outcome and decision.outcome.kind == "failed":
+        outcome = styled(f" [failed: {decision.outcome.reason}]", fg="red")
+    elif decision.outcome and decision.outcome.kind == "superseded":
+        outcome = styled(" [superseded]", dim=True)
     line = wrapped(
         f"#{decision.id:<4} {clock_time(record['wall_s'])} {headline(decision)}", indent=15
     )

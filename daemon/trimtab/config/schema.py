@@ -267,5 +267,6 @@ class Config(Section):
     api: ApiConfig = ApiConfig()
     users: dict[str, Literal["interactive", "background"]] = Field(
         default_factory=dict,
-        description="Priority of a user's requests, by user name, where they ask for none.",
+        description="Highest priority of a user's requests, by user name; a request may ask for "
+        "a lower one.",
     )

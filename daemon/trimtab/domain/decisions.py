@@ -118,12 +118,22 @@ class Rejected:
 class Outcome:
     """What was measured after a decision had been carried out and had settled.
 
+    What isn't known is None, and so is what was last looked at before the step was done.
+
     Attributes:
         kind: ``done``, ``failed`` or ``superseded``.
         took_s: Time the step took.
         available_before_bytes: Memory available when it was decided.
         available_after_bytes: Memory available after the settle time.
         reason: Why it failed.
+        worker_bytes: What the worker held after the settle time; the prediction's `memory_bytes`
+            is what was expected of it.
+        celsius_before: Temperature of the hottest zone when it was decided.
+        celsius_after: The same after the settle time.
+        decode_tps: Tokens per second as observed since, as the prediction counts them; None where
+            too little was decoded.
+        settled_s: How long after the step all this was measured; less than the settle time if the
+            next decision came before. None if the step wasn't done.
     """
 
     kind: str
@@ -131,6 +141,11 @@ class Outcome:
     available_before_bytes: int | None = None
     available_after_bytes: int | None = None
     reason: str = ""
+    worker_bytes: int | None = None
+    celsius_before: float | None = None
+    celsius_after: float | None = None
+    decode_tps: float | None = None
+    settled_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

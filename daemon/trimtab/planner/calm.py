@@ -40,6 +40,7 @@ def _unfinished(state: State) -> bool:
         state.running is not None
         or state.waiting_for
         or state.settling is not None
+        or state.beside
         or state.better is not None
         or state.lost_point is not None
     )

@@ -127,6 +127,7 @@ def begin(policy: Policy, real: State, at_s: float) -> Trial:
         running=None,
         waiting_for=frozenset(),
         settling=None,
+        beside=(),
         better=None,
     )
     trial = Trial(policy, state, at_s, last_decision=real.next_decision)

@@ -48,20 +48,21 @@ class Step:
         state: The controller's memory from now on.
         actions: To be carried out in this order; each one's outcome comes back as `ActionEnded`.
         decision: The record, if something was decided.
-        settled: An earlier record with its outcome, if one has just become known.
+        settled: Earlier records with their outcomes, which have just become known: they have
+            settled, or this step's decision took their place.
         schedule: Whom the engine serves from now on and who is refused; None: as before.
     """
 
     state: State
     actions: Sequence[Action] = ()
     decision: Decision | None = None
-    settled: Decision | None = None
+    settled: tuple[Decision, ...] = ()
     schedule: Schedule | None = None
 
 
 def step(state: State, event: Event, policy: Policy) -> Step:
     """React to one event under the policy in force."""
-    settled: Decision | None = None
+    settled: tuple[Decision, ...] = ()
     cause = NO_CAUSE
     match event:
         case Tick():
@@ -85,6 +86,7 @@ def step(state: State, event: Event, policy: Policy) -> Step:
     if not isinstance(event, Tick) and _seen_before_the_last_change(state):
         return Step(state, settled=settled)  # a tick is due, and it will see what there is now
     chosen = decide(state, policy, event.at_s, cause)
+    settled += outcome.replaced(state, chosen.state, event.at_s)
     state, schedule = serving.schedule(chosen.state, chosen.state.queue, policy, event.at_s)
     state, decision = shedding.noted(state, schedule), chosen.decision
     if decision is None:

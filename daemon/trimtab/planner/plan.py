@@ -71,13 +71,8 @@ def carry_out(
         state,
         running=running,
         waiting_for=frozenset(action.id for action in actions),
-        settling=Settling(
-            decision,
-            situation(state).available_bytes,
-            idle_bytes=state.demand.idle_bytes,
-            held_bytes=state.demand.worker_bytes,
-            kv_tokens=state.demand.kv_tokens,
-        ),
+        settling=_settling(state, decision),
+        beside=(),
         up_wait_s=grown_wait(state, policy, at_s) if grows else state.up_wait_s,
         unpark_wait_s=_unpark_wait(state, policy, at_s, move),
         better=None,
@@ -86,6 +81,20 @@ def carry_out(
         next_decision=state.next_decision + 1,
     )
     return state, actions, decision
+
+
+def _settling(state: State, decision: Decision) -> Settling:
+    """What a decision's effect will be held against."""
+    speeds = state.queue.speeds
+    return Settling(
+        decision,
+        situation(state).available_bytes,
+        idle_bytes=state.demand.idle_bytes,
+        held_bytes=state.demand.worker_bytes,
+        kv_tokens=state.demand.kv_tokens,
+        celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),
+        seen_s=speeds.seen_s.get(decision.target.variant or "", 0.0),
+    )
 
 
 def relieve_beside(
@@ -110,6 +119,7 @@ def relieve_beside(
         state,
         waiting_for=state.waiting_for | {release.id},
         relieved_s=at_s,
+        beside=(*state.beside, replace(_settling(state, decision), action=release.id)),
         next_action=release.id + 1,
         next_decision=decision.id + 1,
     )

@@ -77,9 +77,10 @@ class Queue:
         left: The home before, unless it had to be left.
         left_ago: Requests that have come since.
         truth: What really came of the last requests, to hold the shadows against.
-        owed_s: Engine time that late requests have saved up by the floor share.
+        owed_s: Engine time that answers which no deadline brings to their turn have saved up by the
+            floor share.
         considered_s: When the schedule was last made.
-        slice_until_s: Until when a late request has its turn.
+        slice_until_s: Until when one of them has its turn.
         bursts: How many requests come at once.
     """
 

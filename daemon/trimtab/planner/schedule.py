@@ -3,13 +3,14 @@
 The order is the earliest deadline first among those that can still meet their objective; a new
 arrival's prompt is due soon, so it is read at once unless others would miss for it. What can't be
 met any more is served in spare time, and for a floor share of the time in any case, so that nobody
-starves. A request that hasn't begun is refused once its turn can't come within the policy's wait.
+starves. So is an answer that has no deadline, while others take its place. A request that hasn't
+begun is refused once its turn can't come within the policy's wait.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from trimtab.domain.scheduling import Schedule, Shed
@@ -24,7 +25,7 @@ STRETCH: Final = 1.05
 
 MOST_JOBS: Final = 24
 FLOOR_SHARE: Final = 0.03
-"""Of the engine's time, for answers that have begun and can't be in time any more."""
+"""Of the engine's time, for answers that have begun and that no deadline brings to their turn."""
 
 SLICE_S: Final = 0.3
 FIRST_LOOK: Final = 8
@@ -147,7 +148,7 @@ def _ordered(
     # Alone in the queue, nothing that its length could tell would change anything.
     look = next_look(head.produced) if head is not None and len(order) > 1 else None
     owed_s, until_s = 0.0, queue.slice_until_s
-    begun = [job for job in rest if job.late and job.prefill_left < job.prompt]
+    begun = [job for job in queue.jobs if _only_spare_time(job, order[:count])]
     if first and begun:
         owed_s = queue.owed_s + FLOOR_SHARE * (at_s - queue.considered_s)
         if owed_s >= SLICE_S:
@@ -176,6 +177,17 @@ def _looked_at(queue: Queue, at_s: float, owed_s: float, until_s: float) -> Queu
         until_s,
         queue.bursts,
     )
+
+
+def _only_spare_time(job: Job, served: list[int]) -> bool:
+    """True for an answer that has begun and that no deadline will ever bring to its turn.
+
+    It can't be in time any more, or it may take as long as it takes (no objective for TPOT) and
+    isn't among those who are served now.
+    """
+    if job.prefill_left >= job.prompt and not job.produced:
+        return False
+    return job.late or (job.end_base_s == inf and job.request not in served)
 
 
 def _behind(job: Job) -> tuple[bool, bool, float]:

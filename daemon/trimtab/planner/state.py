@@ -61,6 +61,9 @@ class Settling:
         held_bytes: What the worker held then; None if there was none.
         kv_tokens: Tokens of running streams that were in that.
         judged: Whether its relief has been held against what was measured.
+        celsius: The temperature when it was decided.
+        seen_s: Engine time over which the target's variant had been observed by then.
+        action: Its only action, where it runs beside those of another decision.
     """
 
     decision: Decision
@@ -72,6 +75,9 @@ class Settling:
     held_bytes: int | None = None
     kv_tokens: int = 0
     judged: bool = False
+    celsius: float | None = None
+    seen_s: float = 0.0
+    action: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,7 @@ class State:
             is taken once is no trend.
         falls_bytes_s: The last few of those rates: a trend is what all of them show.
         settling: The decision whose outcome is still to be measured.
+        beside: Relief that was decided while that one's actions ran, likewise.
         distrust: Actuators that changed nothing when they were used, by name.
         thermal: The model of heat, as far as it has been fitted.
         queue: The requests, and what past ones taught.
@@ -220,6 +227,7 @@ class State:
     fill_bytes_s: float = 0.0
     falls_bytes_s: tuple[float, ...] = ()
     settling: Settling | None = None
+    beside: tuple[Settling, ...] = ()
     distrust: Mapping[str, Quarantine] = field(default_factory=dict)
     thermal: ThermalFit = field(default_factory=ThermalFit)
     queue: Queue = field(default_factory=Queue)

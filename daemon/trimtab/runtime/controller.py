@@ -63,8 +63,8 @@ class Controller:
             self.recorder.took(event, self.policy, result.decision)
         self.trial.observe(event, self.state, self.policy)
         wall_s = self._clock.wall_s()
-        if result.settled is not None:
-            self._on_outcome(result.settled, wall_s)
+        for settled in result.settled:
+            self._on_outcome(settled, wall_s)
         if result.decision is not None:
             self._on_decision(result.decision, wall_s)
         if result.actions and self._dispatcher is not None:

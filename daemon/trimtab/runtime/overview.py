@@ -121,8 +121,11 @@ class DecisionRecords:
             return
         if (known := self._journal.finish(decision.id, outcome, wall_s)) is not None:
             self._tell(known)
-        report = self._log.warning if outcome.kind == "failed" else self._log.debug
-        report("outcome", id=decision.id, kind=outcome.kind, took_s=round(outcome.took_s, 3))
+        told = {"id": decision.id, "kind": outcome.kind, "took_s": round(outcome.took_s, 3)}
+        if outcome.kind == "failed":
+            self._log.warning("outcome", **told, reason=outcome.reason)
+        else:
+            self._log.debug("outcome", **told)
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
         """Records as they come; one who reads too slowly misses the oldest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from trimtab.domain.models import ModelSpec
 from trimtab.workers.protocol import Guide, Logprob, Sampling
@@ -16,6 +16,13 @@ class Priority(StrEnum):
 
     INTERACTIVE = "interactive"
     BACKGROUND = "background"
+
+    def at_most(self, allowed: Priority) -> Priority:
+        """This one, or the lower one that is allowed."""
+        return max(self, allowed, key=_HIGHEST_FIRST.index)
+
+
+_HIGHEST_FIRST: Final = tuple(Priority)
 
 
 class FinishReason(StrEnum):

@@ -27,6 +27,9 @@ _KNOB_WORDS: Final[dict[Knob, str]] = {
 LEAST_DOUBT: Final = 0.01
 """A prediction that may be wrong by less, relative to it, is told without."""
 
+SOON_S: Final = 3.0
+"""An effect that was measured sooner after the step hadn't settled; that is told."""
+
 
 def decision_of(record: Mapping[str, Any]) -> Decision:
     """The decision in a record of the journal or the API.
@@ -59,7 +62,7 @@ def explain(record: Mapping[str, Any], timezone: datetime.tzinfo | None = None) 
         lost = decision.runner_up
         sentences.append(f"Next best was {lost.point.describe()}: {_sentence(lost.reason)}")
     if decision.outcome:
-        sentences.append(_outcome(decision.outcome))
+        sentences.append(_outcome(decision, decision.outcome))
     return " ".join(part for part in sentences if part)
 
 
@@ -164,16 +167,43 @@ def _predicted(predicted: Prediction) -> str:
     return f"Expected: {', '.join(parts)}."
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(decision: Decision, outcome: Outcome) -> str:
     if outcome.kind == "failed":
         return f"It failed after {seconds(outcome.took_s)}: {_sentence(outcome.reason)}"
     if outcome.kind == "superseded":
         return "A later decision took its place."
-    told = f"It took {seconds(outcome.took_s)}"
-    before, after = outcome.available_before_bytes, outcome.available_after_bytes
-    if before is not None and after is not None:
-        told += f"; available memory went from {size(before)} to {size(after)}"
-    return f"{told}."
+    parts = [f"It took {seconds(outcome.took_s)}", _effect(decision, outcome)]
+    if not decision.target.parked and decision.source != decision.target:
+        parts.append(_worker(outcome))
+    if outcome.settled_s is not None and outcome.settled_s < SOON_S:
+        parts.append(f"the next decision came {seconds(outcome.settled_s)} later")
+    return f"{'; '.join(part for part in parts if part)}."
+
+
+def _effect(decision: Decision, outcome: Outcome) -> str:
+    """What became of that for which it was decided."""
+    if decision.trigger.signal == "temperature.max":
+        warm, after = outcome.celsius_before, outcome.celsius_after
+        if warm is not None and after is not None:
+            later = "" if outcome.settled_s is None else f" within {seconds(outcome.settled_s)}"
+            went = [amount(value, Unit.CELSIUS) for value in (warm, after)]
+            if went[0] == went[1]:
+                return f"the hottest zone stayed at {went[0]}"
+            return f"the hottest zone went from {went[0]} to {went[1]}{later}"
+    before, left = outcome.available_before_bytes, outcome.available_after_bytes
+    if before is None or left is None:
+        return ""
+    return f"available memory went from {size(before)} to {size(left)}"
+
+
+def _worker(outcome: Outcome) -> str:
+    """What the worker turned out to hold and do, to be held against what was expected."""
+    does = []
+    if outcome.worker_bytes is not None:
+        does.append(f"holds {size(outcome.worker_bytes)}")
+    if outcome.decode_tps is not None:
+        does.append(f"writes {outcome.decode_tps:.0f} tokens/s")
+    return f"the worker {' and '.join(does)}" if does else ""
 
 
 def _sentence(clause: str) -> str:
