@@ -19,7 +19,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
-from trimtab.serving.disk import KvDisk
+from trimtab.serving.disk import FIRST_REST_S, KvDisk
 from trimtab.serving.stream import Stream
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -242,7 +242,7 @@ async def test_the_quota_holds_for_running_conversations_too(tiny: ModelSpec, di
 
 
 def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: KvDisk) -> None:
-    segment = disk.new_segment(SHAPE, 4096, 1000)
+    segment = disk.new_segment(disk.claim(1000 * SHAPE.token_bytes, 1.0), SHAPE, 4096, 1000)
     blocks = os.fstat(segment.descriptor).st_blocks * 512
     segment.close()
 
@@ -253,8 +253,9 @@ def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: K
 
 def test_a_disk_that_is_full_leaves_nothing_behind(disk: KvDisk) -> None:
     before = open_files()
+    claim = disk.claim(4096 * SHAPE.token_bytes, 1.0)
     with files_of_at_most(SHAPE.segment_bytes(4096) // 2), pytest.raises(ServingError) as told:
-        disk.new_segment(SHAPE, 4096, 4096)
+        disk.new_segment(claim, SHAPE, 4096, 4096)
 
     assert told.value.code == "kv_disk_failed"
     assert open_files() == before
@@ -274,3 +275,42 @@ async def test_a_move_that_nobody_waits_for_any_more_gives_its_space_back(
 
         assert len(answer.tokens) == TOKENS
         assert disk.stored_bytes == 0
+
+
+async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        disk.configure(64 * MIB, size_bytes)
+        moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
+        await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.gather(moving, return_exceptions=True)
+        with files_of_at_most(16 * 1024):
+            refused = await rig.daemon.dispatcher.running_kv.to_disk()
+        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s() + FIRST_REST_S)
+        await rig.read(stream, answer)
+
+        assert "no room for a running conversation" in refused
+        assert left == ""
+
+
+async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        disk.configure(64 * MIB, 2 * size_bytes)
+        running_kv = rig.daemon.dispatcher.running_kv
+        reasons = await asyncio.gather(running_kv.to_disk(), running_kv.to_disk())
+        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s())
+        await rig.read(stream, answer)
+
+        assert reasons == ["", ""]
+        assert on_disk(stream) or stream.done
+        assert left == ""

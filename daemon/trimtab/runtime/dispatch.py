@@ -230,22 +230,25 @@ class Dispatcher:
         """Bring KV to disk that belongs there: idle conversations', the oldest first, then others'.
 
         Raises:
-            ServingError: Running conversations' can't go there: the disk is full, or the quota or
-                the daily budget is used up.
+            ServingError: Not all can go there: the disk is full, or the quota or the daily budget
+                is used up.
         """
         while (left := self._pool.to_seal()) is not None:
             await self._pool.seal(left)
+        reason = ""
         if self.point.kv_placement is not KvPlacement.MEMORY:
-            await self._offload_idle()
+            reason = await self._offload_idle()
         await self.running_kv.write_back()
-        all_on_disk = self.point.kv_placement is KvPlacement.DISK_ALL
-        if all_on_disk and (reason := await self.running_kv.to_disk()):
+        if self.point.kv_placement is KvPlacement.DISK_ALL:
+            reason = await self.running_kv.to_disk() or reason
+        if reason:
             raise ServingError(reason, code="kv_not_moved")
 
-    async def _offload_idle(self) -> None:
+    async def _offload_idle(self) -> str:
         while (idle := self._pool.to_offload()) is not None:
-            if await self._pool.offload(idle, self._clock.monotonic_s()):
-                return
+            if reason := await self._pool.offload(idle, self._clock.monotonic_s()):
+                return reason
+        return ""
 
     # ------------------------------------------------------------ hand-over
 

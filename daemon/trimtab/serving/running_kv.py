@@ -137,14 +137,16 @@ class RunningKv:
         now = self._clock.monotonic_s()
         if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
-        disk.claim(size_bytes, now)
+        claim = disk.claim(size_bytes, now)
+        order = claim, memory.shape, memory.capacity, tokens
         try:
-            segment = await undisturbed(
-                disk.new_segment, memory.shape, memory.capacity, tokens, undo=FileSegment.close
-            )
-        except ServingError:
-            disk.unclaim(size_bytes)
+            segment = await undisturbed(disk.new_segment, *order, undo=FileSegment.close)
+        except BaseException as error:
+            disk.unclaim(claim)
+            if isinstance(error, ServingError):
+                disk.failed(error.message, now)
             raise
+        disk.worked()
         return self._pool.lend(segment, lease.fingerprint, lease.user)
 
     async def _move(self, targets: Sequence[tuple[Stream, Lease]]) -> str:
@@ -160,6 +162,8 @@ class RunningKv:
             if not _can_move(stream) or worker is None:
                 self._pool.drop(target)
                 continue
+            if isinstance(target.segment, FileSegment):
+                target.segment.claim.written = True
             try:
                 self._streams.room.order(stream, worker, target, stream.view)
             except WorkerError:
