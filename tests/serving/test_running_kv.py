@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
-from trimtab.serving.disk import FIRST_REST_S, KvDisk
+from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
+from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.stream import Stream
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -166,12 +168,12 @@ async def test_those_that_wait_on_disk_make_way_for_one_that_runs(
 async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    async with running(tiny, placing(), disk=disk) as rig:
-        expected = await rig.read(await ask(rig))
-        stream = await ask(rig, text=TALK)
-        answer = await rig.read(stream, tokens=100)
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
         await place(rig, KvPlacement.DISK_ALL)
-        await rig.read(stream, answer, 300)
+        await rig.read(stream, answer, 60)
         rig.kill_worker()
         await rig.read(stream, answer)
 
@@ -314,3 +316,48 @@ async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
         assert reasons == ["", ""]
         assert on_disk(stream) or stream.done
         assert left == ""
+
+
+async def test_one_that_ends_while_another_is_written_back_harms_nobody(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
+        for stream in streams:
+            await rig.read(stream, tokens=5)
+        await place(rig, KvPlacement.DISK_ALL)
+        leases = [stream.lease for stream in streams]
+        sync, begun, go_on = os.fdatasync, threading.Event(), threading.Event()
+
+        def slow(descriptor: int) -> None:
+            begun.set()
+            go_on.wait(20)
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        for stream in streams:  # as if each had added enough for a write
+            assert stream.lease is not None
+            stream.lease.valid += WRITE_BACK_TOKENS
+        await rig.until(begun.is_set)
+        for stream in streams:
+            stream.cancel()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 2)
+        rig.daemon.pool.release_all()
+        files = [lease.segment.another_descriptor() for lease in leases if lease is not None]
+        go_on.set()
+        following = await ask(rig)  # it follows only once that round is over
+        await rig.until(lambda: on_disk(following))
+
+        assert files == [None, None]
+        assert not [event for event, _ in rig.log.lines if event == "part_failed"]
+
+
+def test_a_segment_that_is_closed_has_nothing_to_write_back(disk: KvDisk) -> None:
+    segment = disk.new_segment(disk.claim(1000 * SHAPE.token_bytes, 1.0), SHAPE, 4096, 1000)
+    open_one, before = segment.another_descriptor(), open_files()
+    segment.close()
+
+    assert open_one is not None
+    write_back(open_one)
+    assert segment.another_descriptor() is None
+    assert open_files() == before - 2

@@ -120,19 +120,20 @@ class FileSegment(Segment):
         """Memory that nobody else could have: none."""
         return 0
 
-    def write_back(self) -> None:
-        """Write what has changed, and let go of what nobody maps. Blocking.
+    def another_descriptor(self) -> int | None:
+        """One for `write_back`, so that the segment may be closed meanwhile; None if it has been.
 
-        A disk that fails here leaves the pages in memory: nothing is lost.
+        Raises:
+            ServingError: There is no descriptor left.
         """
-        descriptor = os.dup(self._descriptor)
+        if not self._open:
+            return None
         try:
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
+            return os.dup(self._descriptor)
+        except OSError as error:
+            raise ServingError(
+                f"what runs on disk can't be written back: {error.strerror}", code="kv_disk_failed"
+            ) from error
 
     def leave(self, tokens: int) -> Stored:
         """Leave its first positions behind as a stored conversation; the segment is closed.
@@ -358,6 +359,20 @@ class KvDisk:
             descriptor, name = tempfile.mkstemp(dir=self._folder)
             Path(name).unlink()
             return descriptor
+
+
+def write_back(descriptor: int) -> None:
+    """Write what has changed in a file, let go of what nobody maps, and close it. Blocking.
+
+    A disk that fails here leaves the pages in memory as far as it can.
+    """
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _copy(

@@ -13,7 +13,7 @@ from typing import Final
 from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
-from trimtab.serving.disk import FileSegment, KvDisk
+from trimtab.serving.disk import FileSegment, KvDisk, write_back
 from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
@@ -64,7 +64,7 @@ class RunningKv:
             segment = target.segment
             if stream.lease is target and isinstance(segment, FileSegment):
                 self._written[segment] = target.valid
-                await undisturbed(segment.write_back)
+                await _write_back(segment)
         return reason or slow
 
     async def to_memory(self) -> str:
@@ -95,7 +95,7 @@ class RunningKv:
         for segment, valid in filed.items():
             if valid - self._written[segment] >= WRITE_BACK_TOKENS:
                 self._written[segment] = valid
-                await undisturbed(segment.write_back)
+                await _write_back(segment)
 
     def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
         worker = self._streams.active
@@ -174,6 +174,12 @@ class RunningKv:
                 return f"the worker didn't move conversations within {MOVE_DEADLINE_S:.0f} s"
             await self._clock.sleep(POLL_S)
         return ""
+
+
+async def _write_back(segment: FileSegment) -> None:
+    descriptor = segment.another_descriptor()
+    if descriptor is not None:  # else its conversation has ended while another one's was written
+        await undisturbed(write_back, descriptor)
 
 
 def _can_move(stream: Stream) -> bool:
