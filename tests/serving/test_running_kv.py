@@ -23,6 +23,7 @@ from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Wi
 from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.stream import Stream
+from trimtab.workers.worker import Worker
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = 600
@@ -361,3 +362,29 @@ def test_a_segment_that_is_closed_has_nothing_to_write_back(disk: KvDisk) -> Non
     write_back(open_one)
     assert segment.another_descriptor() is None
     assert open_files() == before - 2
+
+
+async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=150))
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=10)
+        await place(rig, KvPlacement.DISK_ALL)
+        streams, attach = rig.daemon.streams, rig.daemon.streams.attach
+
+        def deadly(worker: Worker) -> None:
+            """A bad block: who reads it dies. What is there is wrong now."""
+            monkeypatch.undo()
+            attach(worker)
+            rig.kill_worker()
+            assert stream.lease is not None
+            os.pwrite(stream.lease.segment.descriptor, os.urandom(64 * 1024), 0)
+
+        monkeypatch.setattr(streams, "attach", deadly)
+        rig.kill_worker()
+        await rig.read(stream, answer)
+
+        assert stream.disclosure.resumed == 2
+        assert answer.tokens == expected.tokens

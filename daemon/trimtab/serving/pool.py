@@ -197,6 +197,11 @@ class Pool:
         self._reused_tokens += found.positions
         return lease
 
+    def distrust(self, lease: Lease) -> None:
+        """What a conversation left behind may be wrong: it serves nobody any more."""
+        for idle in [idle for idle in self._idle if idle.lease is lease and not idle.busy]:
+            self._evict(idle)
+
     # ------------------------------------------------------------ relief
 
     def release(self, wanted_bytes: int) -> int:
