@@ -14,7 +14,7 @@ from rig import MIB, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
-from trimtab.domain.actions import PlaceIdleKv
+from trimtab.domain.actions import HandoverMode, PlaceIdleKv, SwitchWorker
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
@@ -388,3 +388,68 @@ async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
 
         assert stream.disclosure.resumed == 2
         assert answer.tokens == expected.tokens
+
+
+async def test_a_conversation_for_which_there_was_no_room_comes_back_once_there_is(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        rig.daemon.pool.configure(1)
+        await place(rig, KvPlacement.MEMORY)
+        stayed = on_disk(stream)
+        rig.daemon.pool.configure(None)
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert stayed
+        assert still_runs
+        assert answer.tokens == expected.tokens
+
+
+async def test_it_comes_back_after_a_switch_to_a_point_with_its_kv_in_memory(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=300)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        dispatcher = rig.daemon.dispatcher
+        point = replace(dispatcher.point, variant="int8", kv_placement=KvPlacement.MEMORY)
+        dispatcher.execute([SwitchWorker(10**6, point, HandoverMode.MAKE_BEFORE_BREAK)])
+        await dispatcher.finished()
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert still_runs
+        assert len(answer.tokens) == 300
+
+
+async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        limit = rig.daemon.controller.policy.memory
+        assert limit is not None
+        rig.sensors.available_bytes = limit.leave_bytes + 1024.0
+        rig.daemon.dispatcher.point = replace(
+            rig.daemon.dispatcher.point, kv_placement=KvPlacement.MEMORY
+        )
+        await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+        stayed = on_disk(stream)
+        rig.sensors.available_bytes = 8192.0 * MIB
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert stayed
+        assert still_runs
+        assert len(answer.tokens) == 200
