@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import mmap
 import os
 import threading
@@ -24,7 +25,14 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError, StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
 from trimtab.serving.claims import Idle
-from trimtab.serving.disk import KvDisk, Stored, filesystem_of
+from trimtab.serving.disk import (
+    FIRST_REST_S,
+    LONGEST_REST_S,
+    Claim,
+    KvDisk,
+    Stored,
+    filesystem_of,
+)
 from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.segments import Segment
 
@@ -118,6 +126,71 @@ async def test_quota_and_daily_budget_are_kept(pool: Pool, disk: KvDisk) -> None
     assert "quota" in over_quota
     assert "budget" in over_budget
     assert next_day == ""
+
+
+async def test_what_a_full_disk_did_not_take_is_not_in_the_daily_budget(
+    pool: Pool, disk: KvDisk
+) -> None:
+    disk.configure(64 * MIB, SIZE)
+    idle = conversation(pool)
+    with files_of_at_most(SIZE // 2):
+        refused = await pool.offload(idle, 1.0)
+    later = await pool.offload(idle, 1.0 + FIRST_REST_S)
+
+    assert "can't be written" in refused
+    assert later == ""
+
+
+async def test_a_write_that_fails_half_way_is_in_the_daily_budget(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.configure(64 * MIB, SIZE)
+    idle = conversation(pool)
+
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        await pool.offload(idle, 1.0)
+    later = await pool.offload(idle, 1.0 + FIRST_REST_S)
+
+    assert later == "today's write budget is used up"
+    assert disk.stored_bytes == 0
+
+
+async def test_a_disk_that_failed_is_left_alone_for_longer_and_longer(
+    pool: Pool, disk: KvDisk
+) -> None:
+    idle = conversation(pool)
+    tries, now = [], 0.0
+    with files_of_at_most(SIZE // 2):
+        told = {await pool.offload(idle, now)}
+        while now < 20_000:
+            before = disk.room_for(SIZE, now) == ""
+            told.add(await pool.offload(idle, now))
+            tries += [now] if before else []
+            now += 1.0
+    waits = [later - earlier for earlier, later in itertools.pairwise([0.0, *tries])]
+
+    assert len(told) == 1  # why it failed is said for as long as it is left alone
+    assert waits[:4] == [60, 120, 240, 480]
+    assert max(waits) == LONGEST_REST_S
+    assert await pool.offload(idle, now + LONGEST_REST_S) == ""
+    assert disk.room_for(SIZE, now + LONGEST_REST_S) == ""
+
+
+async def test_nothing_makes_way_on_disk_for_what_is_not_written_anyway(
+    pool: Pool, disk: KvDisk
+) -> None:
+    stays = conversation(pool)
+    await pool.offload(stays, 1.0)
+    disk.configure(SIZE, SIZE)
+    refused = await pool.offload(conversation(pool), 2.0)
+
+    assert refused == "today's write budget is used up"
+    assert stays.stored is not None
+    assert disk.stored_bytes == SIZE
 
 
 async def test_nothing_of_it_has_a_name(pool: Pool, tmp_path: Path) -> None:
@@ -293,9 +366,9 @@ async def test_what_is_not_being_written_can_be_given_back_while_a_slow_disk_wri
 ) -> None:
     write, go_on = disk.write, threading.Event()
 
-    def slow(segment: Segment, tokens: int) -> Stored:
+    def slow(claim: Claim, segment: Segment, tokens: int) -> Stored:
         go_on.wait(20)
-        return write(segment, tokens)
+        return write(claim, segment, tokens)
 
     monkeypatch.setattr(disk, "write", slow)
     async with running(tiny, on_disk(), disk=disk) as rig:
@@ -315,6 +388,23 @@ async def test_what_is_not_being_written_can_be_given_back_while_a_slow_disk_wri
         assert left.idle_count == 1
         assert 0 < left.idle < held
         assert pool.ledger().stored_count == 1
+
+
+async def test_idle_kv_that_a_full_disk_does_not_take_is_told_once(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, on_disk(), disk=disk) as rig:
+        stream = await rig.ask(TALK * 6)
+        answer = await rig.read(stream, tokens=5)
+        with files_of_at_most(16 * 1024):
+            await rig.read(stream, answer)
+            await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+            await asyncio.sleep(0.5)  # some ticks
+        reasons = [line["reason"] for event, line in rig.log.lines if event == "kv_not_moved"]
+
+        assert len(reasons) == 1
+        assert "can't be written" in reasons[0]
+        assert rig.daemon.pool.idle_bytes() > 0
 
 
 async def test_idle_kv_is_given_back_beside_a_load_that_goes_on(

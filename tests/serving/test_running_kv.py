@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from rig import MIB, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
-from trimtab.domain.actions import PlaceIdleKv
+from trimtab.domain.actions import HandoverMode, PlaceIdleKv, SwitchWorker
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
-from trimtab.serving.disk import KvDisk
+from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
+from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.stream import Stream
+from trimtab.workers.worker import Worker
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = 600
@@ -166,12 +169,12 @@ async def test_those_that_wait_on_disk_make_way_for_one_that_runs(
 async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    async with running(tiny, placing(), disk=disk) as rig:
-        expected = await rig.read(await ask(rig))
-        stream = await ask(rig, text=TALK)
-        answer = await rig.read(stream, tokens=100)
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
         await place(rig, KvPlacement.DISK_ALL)
-        await rig.read(stream, answer, 300)
+        await rig.read(stream, answer, 60)
         rig.kill_worker()
         await rig.read(stream, answer)
 
@@ -242,7 +245,7 @@ async def test_the_quota_holds_for_running_conversations_too(tiny: ModelSpec, di
 
 
 def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: KvDisk) -> None:
-    segment = disk.new_segment(SHAPE, 4096, 1000)
+    segment = disk.new_segment(disk.claim(1000 * SHAPE.token_bytes, 1.0), SHAPE, 4096, 1000)
     blocks = os.fstat(segment.descriptor).st_blocks * 512
     segment.close()
 
@@ -253,8 +256,9 @@ def test_space_for_all_that_may_come_is_taken_before_anything_is_written(disk: K
 
 def test_a_disk_that_is_full_leaves_nothing_behind(disk: KvDisk) -> None:
     before = open_files()
+    claim = disk.claim(4096 * SHAPE.token_bytes, 1.0)
     with files_of_at_most(SHAPE.segment_bytes(4096) // 2), pytest.raises(ServingError) as told:
-        disk.new_segment(SHAPE, 4096, 4096)
+        disk.new_segment(claim, SHAPE, 4096, 4096)
 
     assert told.value.code == "kv_disk_failed"
     assert open_files() == before
@@ -274,3 +278,178 @@ async def test_a_move_that_nobody_waits_for_any_more_gives_its_space_back(
 
         assert len(answer.tokens) == TOKENS
         assert disk.stored_bytes == 0
+
+
+async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        disk.configure(64 * MIB, size_bytes)
+        moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
+        await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.gather(moving, return_exceptions=True)
+        with files_of_at_most(16 * 1024):
+            refused = await rig.daemon.dispatcher.running_kv.to_disk()
+        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s() + FIRST_REST_S)
+        await rig.read(stream, answer)
+
+        assert "no room for a running conversation" in refused
+        assert left == ""
+
+
+async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        disk.configure(64 * MIB, 2 * size_bytes)
+        running_kv = rig.daemon.dispatcher.running_kv
+        reasons = await asyncio.gather(running_kv.to_disk(), running_kv.to_disk())
+        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s())
+        await rig.read(stream, answer)
+
+        assert reasons == ["", ""]
+        assert on_disk(stream) or stream.done
+        assert left == ""
+
+
+async def test_one_that_ends_while_another_is_written_back_harms_nobody(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
+        for stream in streams:
+            await rig.read(stream, tokens=5)
+        await place(rig, KvPlacement.DISK_ALL)
+        leases = [stream.lease for stream in streams]
+        sync, begun, go_on = os.fdatasync, threading.Event(), threading.Event()
+
+        def slow(descriptor: int) -> None:
+            begun.set()
+            go_on.wait(20)
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", slow)
+        for stream in streams:  # as if each had added enough for a write
+            assert stream.lease is not None
+            stream.lease.valid += WRITE_BACK_TOKENS
+        await rig.until(begun.is_set)
+        for stream in streams:
+            stream.cancel()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 2)
+        rig.daemon.pool.release_all()
+        files = [lease.segment.another_descriptor() for lease in leases if lease is not None]
+        go_on.set()
+        following = await ask(rig)  # it follows only once that round is over
+        await rig.until(lambda: on_disk(following))
+
+        assert files == [None, None]
+        assert not [event for event, _ in rig.log.lines if event == "part_failed"]
+
+
+def test_a_segment_that_is_closed_has_nothing_to_write_back(disk: KvDisk) -> None:
+    segment = disk.new_segment(disk.claim(1000 * SHAPE.token_bytes, 1.0), SHAPE, 4096, 1000)
+    open_one, before = segment.another_descriptor(), open_files()
+    segment.close()
+
+    assert open_one is not None
+    write_back(open_one)
+    assert segment.another_descriptor() is None
+    assert open_files() == before - 2
+
+
+async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=150))
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=10)
+        await place(rig, KvPlacement.DISK_ALL)
+        streams, attach = rig.daemon.streams, rig.daemon.streams.attach
+
+        def deadly(worker: Worker) -> None:
+            """A bad block: who reads it dies. What is there is wrong now."""
+            monkeypatch.undo()
+            attach(worker)
+            rig.kill_worker()
+            assert stream.lease is not None
+            os.pwrite(stream.lease.segment.descriptor, os.urandom(64 * 1024), 0)
+
+        monkeypatch.setattr(streams, "attach", deadly)
+        rig.kill_worker()
+        await rig.read(stream, answer)
+
+        assert stream.disclosure.resumed == 2
+        assert answer.tokens == expected.tokens
+
+
+async def test_a_conversation_for_which_there_was_no_room_comes_back_once_there_is(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        rig.daemon.pool.configure(1)
+        await place(rig, KvPlacement.MEMORY)
+        stayed = on_disk(stream)
+        rig.daemon.pool.configure(None)
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert stayed
+        assert still_runs
+        assert answer.tokens == expected.tokens
+
+
+async def test_it_comes_back_after_a_switch_to_a_point_with_its_kv_in_memory(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=300)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        dispatcher = rig.daemon.dispatcher
+        point = replace(dispatcher.point, variant="int8", kv_placement=KvPlacement.MEMORY)
+        dispatcher.execute([SwitchWorker(10**6, point, HandoverMode.MAKE_BEFORE_BREAK)])
+        await dispatcher.finished()
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert still_runs
+        assert len(answer.tokens) == 300
+
+
+async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        limit = rig.daemon.controller.policy.memory
+        assert limit is not None
+        rig.sensors.available_bytes = limit.leave_bytes + 1024.0
+        rig.daemon.dispatcher.point = replace(
+            rig.daemon.dispatcher.point, kv_placement=KvPlacement.MEMORY
+        )
+        await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+        stayed = on_disk(stream)
+        rig.sensors.available_bytes = 8192.0 * MIB
+        await rig.until(lambda: not on_disk(stream))
+        still_runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert stayed
+        assert still_runs
+        assert len(answer.tokens) == 200

@@ -405,6 +405,66 @@ async def test_kv_of_a_cancelled_stream_is_nobodys_until_its_worker_has_let_go(
     assert starts[late.id] == 48
 
 
+async def test_kv_that_a_stream_failed_on_is_nobodys_again(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 50))] * 2
+    stream = await scene.ask()
+    scene.streams.said(worker, Progress(stream.id, 49, 49))
+    scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
+    again = await scene.ask()
+    starts = {start.stream: start.valid for start in worker.of(Start)}
+
+    assert starts[again.id] == 0
+    assert scene.pool.ledger().idle_count == 0
+
+
+async def test_nor_is_it_when_its_client_had_left_before(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 50))]
+    stream = await scene.ask()
+    scene.streams.said(worker, Progress(stream.id, 49, 49))
+    stream.cancel()
+    scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
+
+    assert scene.pool.ledger().idle_count == scene.pool.ledger().leased == 0
+
+
+async def test_nor_is_what_it_was_copied_from(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    beginning = list(range(1, 50))
+    worker.renders = [list(range(1, 300)), *[[*beginning, 999]] * 2]
+    first = await scene.ask()
+    scene.streams.said(worker, Progress(first.id, 299, 299))
+    scene.streams.said(worker, Finished(first.id, "stop"))
+    stream = await scene.ask()
+    scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
+    again = await scene.ask()
+    starts = {start.stream: start.valid for start in worker.of(Start)}
+
+    assert starts[stream.id] == 49
+    assert starts[again.id] == 0
+
+
+async def test_kv_that_two_workers_died_on_is_computed_again(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    starts, stream = [], None
+    for _ in range(LOSSES_MAX + 1):
+        worker = scene.serving(0, "kv")
+        if stream is None:
+            worker.renders = [list(range(1, 50))]
+            stream = await scene.ask()
+        starts += worker.of(Start)
+        scene.streams.said(worker, Progress(stream.id, 49, 49))
+        worker.alive = False
+        scene.streams.lost(worker)
+
+    assert [start.valid for start in starts[:3]] == [0, 49, 0]
+    assert scene.pool.ledger().idle_count == 0  # six have died on it: it isn't kept
+
+
 # ---------------------------------------------------------------- gateway
 
 

@@ -204,8 +204,9 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     variant = model.variants[0]
     shape = shape_of(model, variant)
     pool.disk = disk
-    disk.claim(100 * shape.token_bytes, 5.0)
-    segment = disk.new_segment(shape, Segment.capacity_for(shape, model.context_length), 100)
+    claim = disk.claim(100 * shape.token_bytes, 5.0)
+    capacity = Segment.capacity_for(shape, model.context_length)
+    segment = disk.new_segment(claim, shape, capacity, 100)
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         for span in shape.rows(0, len(TOKENS), segment.capacity):
             memory[span.offset : span.offset + span.length] = b"k" * span.length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -342,12 +343,19 @@ class Daemon:
     async def _follow_placement(self) -> None:
         reason = ""
         try:
-            await self.dispatcher.follow_placement()
+            await self.dispatcher.follow_placement(self._room_bytes())
         except ServingError as error:
             reason = error.message
         if reason and reason != self._kv_not_moved:
             self._log.warning("kv_not_moved", reason=reason)
         self._kv_not_moved = reason
+
+    def _room_bytes(self) -> float:
+        """Memory that may be taken without coming near the limit."""
+        limit, available = self.controller.policy.memory, self._available()
+        if limit is None:
+            return math.inf
+        return 0 if available is None else available - limit.leave_bytes
 
     def _say_why_not(self) -> None:
         """What a request is told that waits for a variant in vain."""

@@ -226,26 +226,42 @@ class Dispatcher:
         if reason := await move():
             raise ServingError(reason, code="kv_not_moved")
 
-    async def follow_placement(self) -> None:
-        """Bring KV to disk that belongs there: idle conversations', the oldest first, then others'.
+    async def follow_placement(self, room_bytes: float) -> None:
+        """Bring KV to where it belongs: idle conversations', the oldest first, then others'.
+
+        Running ones' comes back from disk here, too, after a switch to a point that has it in
+        memory, or a move for which there was no room.
+
+        Args:
+            room_bytes: Memory that may be taken for that.
 
         Raises:
-            ServingError: Running conversations' can't go there: the disk is full, or the quota or
-                the daily budget is used up.
+            ServingError: Not all can go there: the disk is full, or the quota or the daily budget
+                is used up, or there is no memory.
         """
         while (left := self._pool.to_seal()) is not None:
             await self._pool.seal(left)
+        reason = ""
         if self.point.kv_placement is not KvPlacement.MEMORY:
-            await self._offload_idle()
+            reason = await self._offload_idle()
         await self.running_kv.write_back()
-        all_on_disk = self.point.kv_placement is KvPlacement.DISK_ALL
-        if all_on_disk and (reason := await self.running_kv.to_disk()):
+        if self.point.kv_placement is KvPlacement.DISK_ALL:
+            reason = await self.running_kv.to_disk() or reason
+        elif self.running_kv.on_disk:
+            reason = await self._bring_home(room_bytes) or reason
+        if reason:
             raise ServingError(reason, code="kv_not_moved")
 
-    async def _offload_idle(self) -> None:
+    async def _bring_home(self, room_bytes: float) -> str:
+        if self._pool.ledger().filed > room_bytes:
+            return "there is no room in memory for running conversations that are on disk"
+        return await self.running_kv.to_memory()
+
+    async def _offload_idle(self) -> str:
         while (idle := self._pool.to_offload()) is not None:
-            if await self._pool.offload(idle, self._clock.monotonic_s()):
-                return
+            if reason := await self._pool.offload(idle, self._clock.monotonic_s()):
+                return reason
+        return ""
 
     # ------------------------------------------------------------ hand-over
 

@@ -86,6 +86,13 @@ class Carrier:
             self._pool.retire(stream.lease, stream.tokens, now, stream.view)
             stream.lease = None
 
+    def distrust(self, stream: Stream) -> None:
+        """Its KV may be why it failed, or why workers died: nobody goes on with it."""
+        if stream.lease is not None and stream.source is not None:
+            self._pool.distrust(stream.source)
+        stream.source = None
+        self._drop(stream)
+
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with; copies what another may still need."""
         policy, model, ready = self._policy, self._model, worker.ready
@@ -114,7 +121,7 @@ class Carrier:
             return
         try:
             stream.lease = await self._copy(source, found.positions)
-            stream.view = found.view
+            stream.view, stream.source = found.view, source
         except ServingError:
             pass  # no room for a copy: the prompt is computed
         finally:

@@ -26,8 +26,29 @@ from trimtab.errors import ServingError, StateError
 from trimtab.serving.segments import Segment
 
 DAY_S: Final = 86_400.0
+FIRST_REST_S: Final = 60.0
+LONGEST_REST_S: Final = 960.0
+"""A disk that failed is left alone so long: first, then twice as long each time, up to the most."""
 CHUNK_BYTES: Final = 1024 * 1024
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """Space on the disk, counted before it is taken.
+
+    Attributes:
+        at_s: When it was claimed.
+        size_bytes: How much.
+        written: Whether anything may have been written to it: what has worn the flash isn't
+            given back to the daily budget.
+        over: Whether the space has been given back.
+    """
+
+    at_s: float
+    size_bytes: int
+    written: bool = False
+    over: bool = False
 
 
 @dataclass(slots=True)
@@ -66,7 +87,8 @@ class FileSegment(Segment):
         capacity: Positions that there are addresses for.
         tokens: Positions that there is space for.
         descriptor: Ours from now on.
-        closed: Told once that its space is given back.
+        claim: On the space for all its tokens.
+        closed: Told once that it is given back, but for so many bytes.
     """
 
     on_disk = True
@@ -77,7 +99,8 @@ class FileSegment(Segment):
         capacity: int,
         tokens: int,
         descriptor: int,
-        closed: Callable[[int], None],
+        claim: Claim,
+        closed: Callable[[Claim, int], None],
     ) -> None:
         self.shape = shape
         self.capacity = capacity
@@ -85,6 +108,7 @@ class FileSegment(Segment):
         self._tokens = tokens
         self._descriptor = descriptor
         self._open = True
+        self.claim = claim
         self._closed = closed
 
     @property
@@ -96,19 +120,20 @@ class FileSegment(Segment):
         """Memory that nobody else could have: none."""
         return 0
 
-    def write_back(self) -> None:
-        """Write what has changed, and let go of what nobody maps. Blocking.
+    def another_descriptor(self) -> int | None:
+        """One for `write_back`, so that the segment may be closed meanwhile; None if it has been.
 
-        A disk that fails here leaves the pages in memory: nothing is lost.
+        Raises:
+            ServingError: There is no descriptor left.
         """
-        descriptor = os.dup(self._descriptor)
+        if not self._open:
+            return None
         try:
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        except OSError:
-            pass
-        finally:
-            os.close(descriptor)
+            return os.dup(self._descriptor)
+        except OSError as error:
+            raise ServingError(
+                f"what runs on disk can't be written back: {error.strerror}", code="kv_disk_failed"
+            ) from error
 
     def leave(self, tokens: int) -> Stored:
         """Leave its first positions behind as a stored conversation; the segment is closed.
@@ -118,16 +143,15 @@ class FileSegment(Segment):
         """
         self.cut(tokens)
         self._open = False
-        self._closed((self._tokens - tokens) * self.shape.token_bytes)
-        return Stored(
-            self._descriptor, tokens, tokens * self.shape.token_bytes, checksum=None, spread=True
-        )
+        size_bytes = tokens * self.shape.token_bytes
+        self._closed(self.claim, size_bytes)
+        return Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
 
     def close(self) -> None:
         """Give the space back as soon as no worker maps it any more."""
         if self._open:
             super().close()
-            self._closed(self._tokens * self.shape.token_bytes)
+            self._closed(self.claim, 0)
 
 
 class KvDisk:
@@ -158,7 +182,10 @@ class KvDisk:
         self._folder = folder
         self._quota_bytes = 0
         self._budget_bytes = 0
-        self._written: deque[tuple[float, int]] = deque()
+        self._claims: deque[Claim] = deque()
+        self._failure = ""
+        self._rest_s = 0.0
+        self._rests_until_s = 0.0
         self.stored_bytes = 0
 
     def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
@@ -168,11 +195,17 @@ class KvDisk:
 
     def room_for(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can."""
-        while self._written and at_s - self._written[0][0] > DAY_S:
-            self._written.popleft()
         if self.stored_bytes + size_bytes > self._quota_bytes:
             return "the disk quota is used up"
-        if sum(size for _, size in self._written) + size_bytes > self._budget_bytes:
+        return self.forbids(size_bytes, at_s)
+
+    def forbids(self, size_bytes: int, at_s: float) -> str:
+        """Why so much can't be written now, whatever goes from the disk; empty if it can."""
+        while self._claims and at_s - self._claims[0].at_s > DAY_S:
+            self._claims.popleft()
+        if at_s < self._rests_until_s:
+            return self._failure
+        if sum(claim.size_bytes for claim in self._claims) + size_bytes > self._budget_bytes:
             return "today's write budget is used up"
         return ""
 
@@ -181,16 +214,33 @@ class KvDisk:
         most = self._quota_bytes - size_bytes
         return self.stored_bytes > most >= 0
 
-    def claim(self, size_bytes: int, at_s: float) -> None:
+    def claim(self, size_bytes: int, at_s: float) -> Claim:
         """Count a write before it is made."""
-        self._written.append((at_s, size_bytes))
+        claim = Claim(at_s, size_bytes)
+        self._claims.append(claim)
         self.stored_bytes += size_bytes
+        return claim
 
-    def unclaim(self, size_bytes: int) -> None:
-        """What was claimed takes no space, or none any more."""
-        self.stored_bytes -= size_bytes
+    def unclaim(self, claim: Claim, left_bytes: int = 0) -> None:
+        """What was claimed takes no space, or none any more, but for so many bytes."""
+        if claim.over:
+            return
+        claim.over = True
+        self.stored_bytes -= claim.size_bytes - left_bytes
+        if not claim.written and claim in self._claims:
+            self._claims.remove(claim)
 
-    def new_segment(self, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
+    def failed(self, reason: str, at_s: float) -> None:
+        """It didn't take what was to be written: it is left alone for a while."""
+        self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
+        self._rests_until_s = at_s + self._rest_s
+        self._failure = reason
+
+    def worked(self) -> None:
+        """It took what was to be written."""
+        self._rest_s = self._rests_until_s = 0.0
+
+    def new_segment(self, claim: Claim, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
         """An empty segment with space for so many tokens, which have been claimed. Blocking.
 
         Raises:
@@ -212,14 +262,14 @@ class KvDisk:
                 f"{self._folder}: there is no room for a running conversation: {error.strerror}",
                 code="kv_disk_failed",
             ) from error
-        return FileSegment(shape, capacity, tokens, descriptor, self.unclaim)
+        return FileSegment(shape, capacity, tokens, descriptor, claim, self.unclaim)
 
     def give_up(self, stored: Stored) -> None:
         """Close a stored conversation and give its space back."""
         self.stored_bytes -= stored.size_bytes
         stored.close()
 
-    def write(self, segment: Segment, tokens: int) -> Stored:
+    def write(self, claim: Claim, segment: Segment, tokens: int) -> Stored:
         """Write the first positions of a segment. Blocking.
 
         Raises:
@@ -230,6 +280,7 @@ class KvDisk:
         try:
             descriptor = self._new_file()
             os.posix_fallocate(descriptor, 0, size_bytes)
+            claim.written = True
             checksum = 0
             for span in segment.shape.rows(0, tokens, segment.capacity):
                 checksum = _copy(
@@ -308,6 +359,20 @@ class KvDisk:
             descriptor, name = tempfile.mkstemp(dir=self._folder)
             Path(name).unlink()
             return descriptor
+
+
+def write_back(descriptor: int) -> None:
+    """Write what has changed in a file, let go of what nobody maps, and close it. Blocking.
+
+    A disk that fails here leaves the pages in memory as far as it can.
+    """
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
 
 
 def _copy(

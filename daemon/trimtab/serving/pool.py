@@ -213,6 +213,11 @@ class Pool:
         self._reused_tokens += found.positions
         return lease
 
+    def distrust(self, lease: Lease) -> None:
+        """What a conversation left behind may be wrong: it serves nobody any more."""
+        for idle in [idle for idle in self._idle if idle.lease is lease and not idle.busy]:
+            self._evict(idle)
+
     # ------------------------------------------------------------ relief
 
     def release(self, wanted_bytes: int) -> int:
@@ -265,18 +270,20 @@ class Pool:
         size_bytes = kv_bytes(lease, lease.valid)
         if reason := self.room_on_disk(size_bytes, at_s):
             return reason
-        disk.claim(size_bytes, at_s)
+        claim = disk.claim(size_bytes, at_s)
         idle.busy = True
         try:
             idle.stored = await undisturbed(
-                disk.write, lease.segment, lease.valid, undo=Stored.close
+                disk.write, claim, lease.segment, lease.valid, undo=Stored.close
             )
         except ServingError as error:
+            disk.failed(error.message, at_s)
             return error.message
         finally:
             idle.busy = False
             if idle.stored is None:
-                disk.unclaim(size_bytes)
+                disk.unclaim(claim)
+        disk.worked()
         lease.segment.cut(0)
         self._keep(idle)  # what was kept had its KV in memory
         return ""
@@ -289,6 +296,8 @@ class Pool:
         disk = self.disk
         if disk is None:
             return "there is no disk for it"
+        if reason := disk.forbids(size_bytes, at_s):
+            return reason
         while disk.over_quota(size_bytes) and (idle := self._oldest_on_disk()) is not None:
             self._evict(idle)
         return disk.room_for(size_bytes, at_s)

@@ -13,7 +13,7 @@ from typing import Final
 from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
-from trimtab.serving.disk import FileSegment, KvDisk
+from trimtab.serving.disk import FileSegment, KvDisk, write_back
 from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
@@ -64,7 +64,7 @@ class RunningKv:
             segment = target.segment
             if stream.lease is target and isinstance(segment, FileSegment):
                 self._written[segment] = target.valid
-                await undisturbed(segment.write_back)
+                await _write_back(segment)
         return reason or slow
 
     async def to_memory(self) -> str:
@@ -95,7 +95,7 @@ class RunningKv:
         for segment, valid in filed.items():
             if valid - self._written[segment] >= WRITE_BACK_TOKENS:
                 self._written[segment] = valid
-                await undisturbed(segment.write_back)
+                await _write_back(segment)
 
     def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
         worker = self._streams.active
@@ -137,14 +137,16 @@ class RunningKv:
         now = self._clock.monotonic_s()
         if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
-        disk.claim(size_bytes, now)
+        claim = disk.claim(size_bytes, now)
+        order = claim, memory.shape, memory.capacity, tokens
         try:
-            segment = await undisturbed(
-                disk.new_segment, memory.shape, memory.capacity, tokens, undo=FileSegment.close
-            )
-        except ServingError:
-            disk.unclaim(size_bytes)
+            segment = await undisturbed(disk.new_segment, *order, undo=FileSegment.close)
+        except BaseException as error:
+            disk.unclaim(claim)
+            if isinstance(error, ServingError):
+                disk.failed(error.message, now)
             raise
+        disk.worked()
         return self._pool.lend(segment, lease)
 
     async def _move(self, targets: Sequence[tuple[Stream, Lease]]) -> str:
@@ -160,6 +162,8 @@ class RunningKv:
             if not _can_move(stream) or worker is None:
                 self._pool.drop(target)
                 continue
+            if isinstance(target.segment, FileSegment):
+                target.segment.claim.written = True
             try:
                 self._streams.room.order(stream, worker, target, stream.view)
             except WorkerError:
@@ -170,6 +174,12 @@ class RunningKv:
                 return f"the worker didn't move conversations within {MOVE_DEADLINE_S:.0f} s"
             await self._clock.sleep(POLL_S)
         return ""
+
+
+async def _write_back(segment: FileSegment) -> None:
+    descriptor = segment.another_descriptor()
+    if descriptor is not None:  # else its conversation has ended while another one's was written
+        await undisturbed(write_back, descriptor)
 
 
 def _can_move(stream: Stream) -> bool:

@@ -41,6 +41,8 @@ from trimtab.workers.worker import Worker
 
 AboutStream: TypeAlias = Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved
 LOSSES_MAX: Final = 5
+LOSSES_OF_KV: Final = 2
+"""Workers that may die on a stream one after the other before its KV is blamed and made again."""
 
 
 class Streams:
@@ -216,6 +218,8 @@ class Streams:
         for stream in self.on(worker):
             stream.resumed += 1
             stream.losses += 1
+            if stream.losses >= LOSSES_OF_KV:
+                self._carrier.distrust(stream)
             if stream.losses > LOSSES_MAX:
                 error = EngineError(
                     f"{stream.losses} workers died on this request one after the other",
@@ -262,6 +266,7 @@ class Streams:
                 stream.finish(FinishReason(message.reason), message.text, now)
                 self._forget(stream)
             case Failed():
+                self._carrier.distrust(stream)
                 self._fail(stream, EngineError(message.message, code=message.code))
             case Detached():
                 self._take_over(stream, worker, message)
@@ -291,6 +296,8 @@ class Streams:
         over = isinstance(message, Finished | Failed | Detached)
         if entry is not None and entry[1] is worker and over:
             del self._closing[message.stream]
+            if isinstance(message, Failed):
+                self._carrier.distrust(entry[0])
             self._carrier.ended(entry[0])
 
     def _take_back(self, stream: Stream) -> None:
