@@ -146,3 +146,22 @@ def test_a_settling_decision_recorded_by_an_older_version_can_still_be_read() ->
 
     assert from_plain(plain).settling.decision == world.state.settling.decision
     assert from_plain(outcome) == Outcome("done", 1.0, 1, 2)
+
+
+def test_relief_beside_a_load_has_an_outcome_of_its_own() -> None:
+    world = World(policy(), action_s=6.0).start().run(20)
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    switch = world.decisions[-1]
+    world.demand = Demand(idle_bytes=300 * MIB)
+    world.free_bytes = 1500 * MIB
+    world.run(1)
+    relief = world.decisions[-1]
+    again = from_plain(json.loads(json.dumps(to_plain(world.state))))
+    world.run(20)
+
+    assert again.beside[0].decision == relief
+    assert (relief.direction, switch.target.variant) == (Direction.RELIEF, "int8")
+    gave = outcome_of(world, relief)
+    assert gave.kind == OutcomeKind.DONE
+    assert gave.took_s == 1.0
+    assert outcome_of(world, switch).took_s == 1.0
