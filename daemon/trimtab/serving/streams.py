@@ -105,6 +105,12 @@ class Streams:
         """True if any stream is held to a form."""
         return any(stream.request.guide is not None for stream in self._streams.values())
 
+    def has_work(self, worker: Worker) -> bool:
+        """True if a worker has something to compute, or hasn't let go of what was taken back."""
+        return any(closing is worker for _, closing in self._closing.values()) or any(
+            not (stream.detaching or stream.starved or stream.paused) for stream in self.on(worker)
+        )
+
     def busy(self) -> bool:
         """True if any stream waits for or has a worker."""
         return bool(self._streams)
@@ -302,8 +308,7 @@ class Streams:
             worker.send(Cancel(stream=stream.id))
         except WorkerError:
             return  # it is gone, and so is what it had of the stream
-        if stream.lease is not None:
-            self._closing[stream.id] = (stream, worker)
+        self._closing[stream.id] = (stream, worker)
 
     def _feed_starved(self) -> None:
         """Streams that wait for room in the KV pool get it, or the youngest gives way."""
