@@ -35,11 +35,14 @@ from trimtab.workers.protocol import (
     Pause,
     Progress,
     Resume,
+    Stayed,
     Tokens,
 )
 from trimtab.workers.worker import Worker
 
-AboutStream: TypeAlias = Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved
+AboutStream: TypeAlias = (
+    Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
+)
 LOSSES_MAX: Final = 5
 
 
@@ -260,7 +263,7 @@ class Streams:
                 self._take_tokens(stream, worker, message, now)
             case Progress():
                 stream.prefilled(message)
-            case Grow() | Full() | Moved():
+            case Grow() | Full() | Moved() | Stayed():
                 if problem := self.room.said(stream, worker, message):
                     self._protocol_broken(worker, problem)
             case Finished():
