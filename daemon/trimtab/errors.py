@@ -14,6 +14,7 @@ The tree::
     │   ├── LoadError         a variant does not load
     │   └── ContextError      more tokens than the context holds
     ├── WorkerError           a worker process died, hung or broke the protocol
+    │   └── SilentWorkerError it lives and does not answer in time
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
     ├── NotRunningError       no daemon answers on the socket
@@ -124,6 +125,12 @@ class WorkerError(TrimtabError):
     """A worker process died, hung or broke the protocol."""
 
     code = "worker_failed"
+
+
+class SilentWorkerError(WorkerError):
+    """A worker lives and does not answer in time."""
+
+    code = "worker_silent"
 
 
 class ServingError(TrimtabError):

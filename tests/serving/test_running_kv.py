@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +24,10 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
+from trimtab.serving.pool import GRANT_TOKENS
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.stream import Stream
+from trimtab.workers.protocol import Pace
 from trimtab.workers.worker import Worker
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -93,6 +98,67 @@ async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
         assert home == (False, 0)
         assert answer.tokens == expected.tokens
         assert rig.daemon.dispatcher.point.kv_placement is KvPlacement.MEMORY
+
+
+@contextmanager
+def no_more_mappings(pid: int) -> Iterator[None]:
+    """A process that can't map another segment."""
+    statm = Path(f"/proc/{pid}/statm").read_text().split()
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+    most = int(statm[0]) * mmap.PAGESIZE + 512 * 1024  # half a segment
+    resource.prlimit(pid, resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))
+
+
+async def test_a_move_that_fails_leaves_the_conversation_where_it_was(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=TOKENS))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig, max_tokens=TOKENS)
+        answer = await rig.read(stream, tokens=20)
+        running_kv = rig.daemon.dispatcher.running_kv
+        with no_more_mappings(rig.worker_pid):
+            reason = await running_kv.to_disk()
+        stayed = on_disk(stream), disk.stored_bytes, stream.moving
+        again = await running_kv.to_disk()
+        moved = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert "can't be mapped" in reason
+        assert stayed == (False, 0, None)
+        assert (again, moved) == ("", True)
+        assert answer.tokens == expected.tokens
+        assert rig.daemon.supervisor.losses == 0
+
+
+async def test_there_is_room_in_memory_for_what_comes_while_the_order_is_on_its_way(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=600)
+        answer = await rig.read(stream, tokens=20)
+        await place(rig, KvPlacement.DISK_ALL)
+        await rig.read(stream, answer, GRANT_TOKENS - len(stream.prompt) - 3)
+        positions = stream.positions
+        worker = stream.worker
+        assert worker is not None
+        worker.send(Pace(1.0))
+        await place(rig, KvPlacement.MEMORY)
+        lease = stream.lease
+        assert lease is not None
+        granted, home = lease.granted, not on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert home
+        assert positions < GRANT_TOKENS
+        assert granted >= 2 * GRANT_TOKENS
+        assert len(answer.tokens) == 600
+        assert rig.daemon.supervisor.losses == 0
 
 
 async def test_conversations_that_begin_meanwhile_follow(tiny: ModelSpec, disk: KvDisk) -> None:

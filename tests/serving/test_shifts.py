@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,14 @@ from rig import Rig, running
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
-from trimtab.domain.view import left_after_shift
+from trimtab.domain.view import View, left_after_shift
 from trimtab.errors import RequestError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.serving.claims import Lease
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.room import Room
 from trimtab.serving.stream import Stream
-from trimtab.workers.protocol import Full, Sampling
+from trimtab.workers.protocol import Full, Move, Sampling
 from trimtab.workers.worker import Worker
 
 CONTEXT = 256
@@ -64,6 +66,40 @@ class DeadlyRoom(Room):
         self.times -= stream.moving is not None
         if self.times == 0:
             self.rig.kill_worker()
+
+
+class FullRoom(Room):
+    """Has no second segment for anybody."""
+
+    def _second(self, stream: Stream, view: View) -> Lease | None:
+        return None
+
+
+class DamagedRoom(Room):
+    """Orders moves into files that are no segments."""
+
+    def order(self, stream: Stream, worker: Worker, target: Lease, view: View) -> None:
+        stream.moving = target
+        with tempfile.TemporaryFile() as file:
+            order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
+            worker.send(order, [file.fileno()])
+
+
+async def test_a_shift_that_fails_has_what_stays_read_again(tiny: ModelSpec) -> None:
+    answers, streams = [], []
+    async with running(tiny, shifting()) as rig:
+        for room in (FullRoom(rig.daemon.pool), DamagedRoom(rig.daemon.pool)):
+            rig.daemon.pool.release_all()
+            rig.daemon.streams.room = room
+            streams.append(await ask(rig))
+            answers.append(await rig.read(streams[-1]))
+        ledger = rig.daemon.pool.ledger()
+
+        assert "another model" in streams[1].not_moved
+        assert answers[1].tokens == answers[0].tokens
+        assert streams[1].disclosure.shifts == streams[0].disclosure.shifts >= 5
+        assert rig.daemon.supervisor.losses == 0
+        assert ledger.leased == 0
 
 
 @pytest.mark.parametrize("decoder", ["kv", "generator"])

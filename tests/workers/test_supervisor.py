@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import LoadError, WorkerError
+from trimtab.errors import LoadError, SilentWorkerError, WorkerError
 from trimtab.runtime.clock import SystemClock
 from trimtab.workers import supervisor as supervisor_module
 from trimtab.workers.process import describe_exit
@@ -211,11 +211,35 @@ async def test_a_worker_that_shows_no_sign_of_life_while_it_has_work_is_shot(
     monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
     await asyncio.sleep(0.3)
     supervisor.shoot_wedged(lambda _: False)
-    idle = worker.alive
+    supervisor.shoot_wedged(lambda _: True)  # its silence counts from here: it has work now
+    fresh = supervisor.busy, supervisor.falters(worker), bool(told.lost)
+    await asyncio.sleep(0.1)
+    halfway = supervisor.falters(worker)
+    await asyncio.sleep(0.2)
     supervisor.shoot_wedged(lambda _: True)
     await until(lambda: bool(told.lost))
 
-    assert idle
+    assert fresh == (True, False, False)
+    assert halfway
+    assert "no sign of life" in told.lost[0]
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, told, worker = await ready("wedged", launch)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
+    await worker.render(text="hello")
+    answered = worker.asked
+    with pytest.raises(SilentWorkerError):
+        await worker.ping(0.05)
+    supervisor.shoot_wedged(lambda _: False)
+    await asyncio.sleep(0.3)
+    supervisor.shoot_wedged(lambda _: False)
+    await until(lambda: bool(told.lost))
+
+    assert not answered
+    assert worker.asked
     assert "no sign of life" in told.lost[0]
 
 

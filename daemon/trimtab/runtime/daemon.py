@@ -190,6 +190,7 @@ class Daemon:
             self.report,
         )
         self.controller.on_event = self._ticks.wake
+        self.gateway.on_request = self._ticks.wake
         self._offloading: asyncio.Task[None] | None = None
         self._kv_not_moved = ""
         self._loop_task: asyncio.Task[None] | None = None
@@ -300,7 +301,7 @@ class Daemon:
 
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
-        self.supervisor.shoot_wedged(self._has_work)
+        self.supervisor.shoot_wedged(self.streams.has_work)
         pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
         if pids != self._watched:
             self._watched = pids
@@ -323,7 +324,8 @@ class Daemon:
     def _calm(self) -> bool:
         """True if nothing is lost by looking at the sensors less often for now."""
         offloading = self._offloading is not None and not self._offloading.done()
-        at_work = self.dispatcher.loading or self.streams.busy() or offloading
+        busy = self.streams.busy() or self.supervisor.busy
+        at_work = self.dispatcher.loading or busy or offloading
         return not at_work and calm(self.controller.state, self.controller.policy)
 
     def _offload(self) -> None:
@@ -363,12 +365,6 @@ class Daemon:
             self.gateway.why_not_loaded = ""
         else:
             self.gateway.why_not_loaded = "no variant fits in memory as the policy wants it"
-
-    def _has_work(self, worker: Worker) -> bool:
-        return any(
-            not (stream.detaching or stream.starved or stream.paused)
-            for stream in self.streams.on(worker)
-        )
 
     def _lost(self, worker: Worker, reason: str) -> None:
         name = worker.variant.name

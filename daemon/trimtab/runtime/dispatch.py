@@ -328,8 +328,8 @@ class Dispatcher:
         if not await self._streams.released(worker, RELEASE_DEADLINE_S):
             # It does not answer. What it was sent for is in the records: nothing is lost.
             await worker.kill()
-            self._streams.lost(worker)
         await self._supervisor.retire(worker)
+        self._streams.lost(worker)  # what it never let go of, too
         if wait_for_memory and before is not None:
             await self._recovered(before + int(held * RECOVERED_RATIO))
 

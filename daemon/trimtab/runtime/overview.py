@@ -22,6 +22,7 @@ from trimtab.planner.standing import passed_over
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
+from trimtab.runtime.condition import condition
 from trimtab.runtime.daemon import Daemon
 from trimtab.serving.control import (
     PointView,
@@ -37,7 +38,6 @@ from trimtab.serving.stream import StreamState
 from trimtab.telemetry.journal import Journal
 
 FOLLOWER_QUEUE: Final = 100
-NO_MODEL: Final = "there is no model; `trimtab models build smollm2-135m` makes one"
 
 
 class Policies(Protocol):
@@ -183,7 +183,7 @@ class Overview:
         now = daemon.clock.monotonic_s()
         state = daemon.controller.state
         model = daemon.gateway.model()
-        name, reason = self._condition()
+        name, reason = condition(self._daemon)
         recent = self._journal.recent(1)
         pin = pinned_knobs(state, now)
         until_s = state.pin.until_s if state.pin is not None and pin else None
@@ -222,7 +222,7 @@ class Overview:
 
     def headline(self) -> str:
         """The state in one line, as `systemctl status` shows it."""
-        name, reason = self._condition()
+        name, reason = condition(self._daemon)
         policy = self._policies.view()
         stale = " (stale: its file is bad)" if policy.stale else ""
         point = self._daemon.dispatcher.point.describe()
@@ -365,18 +365,6 @@ class Overview:
         return await self._policies.reload()
 
     # ------------------------------------------------------------ inside
-
-    def _condition(self) -> tuple[str, str]:
-        daemon = self._daemon
-        if daemon.draining:
-            return "draining", "the daemon is shutting down"
-        if daemon.gateway.model() is None:
-            return "no_model", NO_MODEL
-        if daemon.streams.active is not None:
-            return "ready", ""
-        if daemon.dispatcher.loading:
-            return "loading", "a variant is being loaded"
-        return "parked", daemon.gateway.why_not_loaded
 
     def _workers(self) -> list[WorkerView]:
         return [

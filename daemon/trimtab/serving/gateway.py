@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.view import SINKS, WHOLE, View, fits
-from trimtab.errors import RequestError, ServingError, WorkerError
+from trimtab.errors import RequestError, ServingError, SilentWorkerError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.prompts import beginning, render
@@ -34,6 +34,11 @@ class Gateway:
         carrier: Finds KV that a request can begin with.
         clock: For arrival times.
         request_waits: Called when a request comes and nothing is loaded.
+
+    Attributes:
+        rendering: Requests that have no prompt yet.
+        why_not_loaded: What one is told for which nothing is loaded in time.
+        on_request: Called when a request comes, before anything is asked of a worker.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Gateway:
         self._context = 0
         self._draining = False
         self.why_not_loaded = ""
+        self.on_request: Callable[[], None] | None = None
 
     def configure(self, *, model: ModelSpec | None, policy: Policy | None, context: int) -> None:
         """What is served from now on."""
@@ -79,6 +85,8 @@ class Gateway:
         policy, model = self._check(request)
         request = _in_the_models_way(request, model)
         self.rendering += 1
+        if self.on_request is not None:
+            self.on_request()
         try:
             prompt, worker = await self._render(request, policy.admission.max_wait_s)
             view = await self._view(request, policy, prompt, worker)
@@ -132,7 +140,8 @@ class Gateway:
             return WHOLE
         keep = window.keep
         if keep is None:
-            keep = max(SINKS, await beginning(request, prompt, worker))
+            max_wait_s = policy.admission.max_wait_s
+            keep = max(SINKS, await beginning(request, prompt, worker, max_wait_s))
         return View(keep) if fits(keep, self._context) else WHOLE
 
     def _check(self, request: GenerationRequest) -> tuple[Policy, ModelSpec]:
@@ -176,7 +185,13 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                prompt = await render(request, worker)
+                prompt = await render(request, worker, max_wait_s)
+            except SilentWorkerError as error:
+                raise ServingError(
+                    f"the worker has not tokenized the prompt within {max_wait_s:.0f} s",
+                    code=error.code,
+                    retry_after_s=max_wait_s,
+                ) from error
             except WorkerError as error:
                 attempts += 1  # it died over it; the next one may do
                 if attempts >= RENDER_ATTEMPTS:

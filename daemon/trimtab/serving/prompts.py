@@ -16,13 +16,13 @@ _BEFORE_CONVERSATION: Final = ("system", "developer")
 _OTHER_WORDS: Final = ("0", "?")  # one of them begins otherwise than any message
 
 
-async def render(request: GenerationRequest, worker: Worker) -> list[int]:
-    """Token ids of a request's prompt.
+async def render(request: GenerationRequest, worker: Worker, timeout_s: float) -> list[int]:
+    """Token ids of a request's prompt, if the worker makes them in time.
 
     Raises:
         RequestError: Template or tokenizer refuse it, or what the answer must look like can't be
             enforced.
-        WorkerError: The worker is gone.
+        WorkerError: The worker is gone, or does not answer in time.
     """
     try:
         return await worker.render(
@@ -30,13 +30,16 @@ async def render(request: GenerationRequest, worker: Worker) -> list[int]:
             text=request.text,
             tools=_plain(request.tools),
             guide=request.guide,
+            timeout_s=timeout_s,
         )
     except RequestError as error:
         error.param = error.param or request.prompt_field
         raise
 
 
-async def beginning(request: GenerationRequest, prompt: list[int], worker: Worker) -> int:
+async def beginning(
+    request: GenerationRequest, prompt: list[int], worker: Worker, timeout_s: float
+) -> int:
     """How many tokens of a prompt stand before the first message of the conversation.
 
     That is what the prompt has in common with one whose first message is another: the system
@@ -53,7 +56,7 @@ async def beginning(request: GenerationRequest, prompt: list[int], worker: Worke
     other = next(word for word in _OTHER_WORDS if not said.startswith(word))
     cut = [*messages[:first], {"role": messages[first].get("role"), "content": other}]
     try:
-        tokens = await render(replace(request, messages=cut, guide=None), worker)
+        tokens = await render(replace(request, messages=cut, guide=None), worker, timeout_s)
     except (RequestError, WorkerError):
         return 0
     return common_prefix(array("I", prompt), array("I", tokens))

@@ -15,7 +15,7 @@ from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
 from trimtab.serving.pool import Pool
 from trimtab.serving.stream import Stream
-from trimtab.workers.protocol import Full, Grant, Grow, Move, Moved
+from trimtab.workers.protocol import Full, Grant, Grow, Move, Moved, Stayed
 from trimtab.workers.worker import Worker
 
 
@@ -35,7 +35,7 @@ class Room:
         self.shifts = 0
         self.dropped_tokens = 0
 
-    def said(self, stream: Stream, worker: Worker, message: Grow | Full | Moved) -> str:
+    def said(self, stream: Stream, worker: Worker, message: Grow | Full | Moved | Stayed) -> str:
         """A worker has something to say about a stream's room.
 
         Returns:
@@ -48,6 +48,8 @@ class Room:
                 self.shift(stream, worker, message)
             case Moved():
                 return self.moved(stream, message)
+            case Stayed():
+                return self.stayed(stream, worker, message)
         return ""
 
     def grow(self, stream: Stream, worker: Worker, tokens: int) -> None:
@@ -90,13 +92,10 @@ class Room:
         turns = ready is not None and not ready.rereads
         target = self._second(stream, view) if turns else None
         if target is None:
-            self._count(stream, view)
-            stream.read_again(view)
+            self._read_again(stream, worker, view)
+            return
         try:
-            if target is None:
-                worker.send(Move(stream=stream.id, dropped=view.dropped))
-            else:
-                self.order(stream, worker, target, view)
+            self.order(stream, worker, target, view)
         except WorkerError:
             pass  # its loss is about to be reported
 
@@ -118,6 +117,21 @@ class Room:
         if stream.lease is not None:
             self._pool.drop(stream.lease)
         stream.lease, stream.moving, stream.view = target, None, view
+        return ""
+
+    def stayed(self, stream: Stream, worker: Worker, message: Stayed) -> str:
+        """The new segment never became whole: the old one is still the truth.
+
+        Returns:
+            What is wrong with the message, in words; empty if nothing is.
+        """
+        if stream.moving is None:
+            return "a stream stayed that nobody had told to move"
+        self.given_up(stream)
+        stream.not_moved = message.reason
+        view = replace(stream.view, dropped=message.dropped)
+        if view != stream.view and not stream.detaching:
+            self._read_again(stream, worker, view)  # a full window has to be shifted some way
         return ""
 
     def given_up(self, stream: Stream) -> None:
@@ -142,9 +156,18 @@ class Room:
         Raises:
             WorkerError: The worker is gone; the target is given back with its streams.
         """
-        stream.moving = target
+        stream.moving, stream.not_moved = target, ""
         order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
         worker.send(order, [target.segment.descriptor])
+
+    def _read_again(self, stream: Stream, worker: Worker, view: View) -> None:
+        """Have what is seen of the stream from now on read into the segment that it has."""
+        self._count(stream, view)
+        stream.read_again(view)
+        try:
+            worker.send(Move(stream=stream.id, dropped=view.dropped))
+        except WorkerError:
+            pass  # its loss is about to be reported
 
     def _count(self, stream: Stream, view: View) -> None:
         stream.shifts += 1

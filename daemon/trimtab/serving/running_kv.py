@@ -14,7 +14,7 @@ from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
 from trimtab.serving.disk import FileSegment, KvDisk, write_back
-from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.pool import GRANT_TOKENS, Pool, undisturbed
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
 
@@ -78,7 +78,7 @@ class RunningKv:
             lease = stream.lease
             try:
                 if lease is not None:
-                    targets.append((stream, self._pool.second(lease, stream.positions + 1)))
+                    targets.append((stream, self._pool.second(lease, _room_for(stream))))
             except ServingError as error:
                 reason = error.message
                 break
@@ -155,8 +155,9 @@ class RunningKv:
         One that has ended or gone elsewhere meanwhile is no fault.
 
         Returns:
-            What is wrong with the worker, in words; empty if nothing is.
+            Why one of them couldn't be moved, in words; empty if none.
         """
+        ordered: list[Stream] = []
         for stream, target in targets:
             worker = stream.worker
             if not _can_move(stream) or worker is None:
@@ -166,6 +167,7 @@ class RunningKv:
                 target.segment.claim.written = True
             try:
                 self._streams.room.order(stream, worker, target, stream.view)
+                ordered.append(stream)
             except WorkerError:
                 pass  # its loss is about to be reported, and the target is given back then
         deadline_s = self._clock.monotonic_s() + MOVE_DEADLINE_S
@@ -173,7 +175,12 @@ class RunningKv:
             if self._clock.monotonic_s() > deadline_s:
                 return f"the worker didn't move conversations within {MOVE_DEADLINE_S:.0f} s"
             await self._clock.sleep(POLL_S)
-        return ""
+        return next((stream.not_moved for stream in ordered if stream.not_moved), "")
+
+
+def _room_for(stream: Stream) -> int:
+    """Positions for what there is and for what comes while the order is on its way."""
+    return min(stream.positions + GRANT_TOKENS, stream.most_positions)
 
 
 async def _write_back(segment: FileSegment) -> None:

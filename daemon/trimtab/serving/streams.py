@@ -35,11 +35,14 @@ from trimtab.workers.protocol import (
     Pause,
     Progress,
     Resume,
+    Stayed,
     Tokens,
 )
 from trimtab.workers.worker import Worker
 
-AboutStream: TypeAlias = Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved
+AboutStream: TypeAlias = (
+    Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
+)
 LOSSES_MAX: Final = 5
 LOSSES_OF_KV: Final = 2
 """Workers that may die on a stream one after the other before its KV is blamed and made again."""
@@ -106,6 +109,12 @@ class Streams:
     def guided(self) -> bool:
         """True if any stream is held to a form."""
         return any(stream.request.guide is not None for stream in self._streams.values())
+
+    def has_work(self, worker: Worker) -> bool:
+        """True if a worker has something to compute, or hasn't let go of what was taken back."""
+        return any(closing is worker for _, closing in self._closing.values()) or any(
+            not (stream.detaching or stream.starved or stream.paused) for stream in self.on(worker)
+        )
 
     def busy(self) -> bool:
         """True if any stream waits for or has a worker."""
@@ -258,7 +267,7 @@ class Streams:
                 self._take_tokens(stream, worker, message, now)
             case Progress():
                 stream.prefilled(message)
-            case Grow() | Full() | Moved():
+            case Grow() | Full() | Moved() | Stayed():
                 if problem := self.room.said(stream, worker, message):
                     self._protocol_broken(worker, problem)
             case Finished():
@@ -309,8 +318,7 @@ class Streams:
             worker.send(Cancel(stream=stream.id))
         except WorkerError:
             return  # it is gone, and so is what it had of the stream
-        if stream.lease is not None:
-            self._closing[stream.id] = (stream, worker)
+        self._closing[stream.id] = (stream, worker)
 
     def _feed_starved(self) -> None:
         """Streams that wait for room in the KV pool get it, or the youngest gives way."""

@@ -16,12 +16,13 @@ from typing import Final, assert_never
 
 import msgspec
 
-from trimtab.errors import EngineError, LoadError, TrimtabError
+from trimtab.errors import EngineError, LoadError
 from trimtab.huge_pages import lay_into_huge_pages
 from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.faults import told
 from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
 from trimtab.worker.listening import Listener
@@ -103,7 +104,9 @@ class Loop:
             LoadError: There was no time for the tokenizer before, and there is none to be had.
         """
         while self._running:
-            for body, descriptors in self._channel.receive(self._wait_s()):
+            wait_s = self._wait_s()
+            self._channel.flush()  # whether a stream can go on may have been a question of room
+            for body, descriptors in self._channel.receive(wait_s):
                 self._receive(body, descriptors)
             if self._running and self._turns.pacer.rest_s(perf_counter()) < 0.001:
                 self._turns.decode(self._streams.values())
@@ -245,7 +248,7 @@ class Loop:
             stream.prefilled = stream.cache.length > 0 and missing == 1
             self._streams[stream.id] = stream
         except Exception as error:  # whatever it is, it is this stream's fault alone
-            self._channel.put(_failed(start.stream, error))
+            self._channel.put(Failed(start.stream, *told(error)))
             if stream is not None:
                 self._release(stream)
             elif descriptor is not None:
@@ -270,7 +273,7 @@ class Loop:
     def _over(self, stream: Stream, error: Exception | None) -> None:
         """A stream has ended by itself, or by an error that is its alone."""
         if error is not None:
-            self._channel.put(_failed(stream.id, error))
+            self._channel.put(Failed(stream.id, *told(error)))
         else:
             self._channel.put(stream.finished(stream.ended or EndReason.STOP))
         self._release(stream)
@@ -290,16 +293,6 @@ class Loop:
             stream.cache = None
         stream.release()
         self._untidy = True
-
-
-def _failed(stream: int, error: Exception) -> Failed:
-    match error:
-        case TrimtabError():
-            return Failed(stream, error.code, error.message)
-        case MemoryError():
-            return Failed(stream, "out_of_memory", "there is not enough memory for the stream")
-        case _:
-            return Failed(stream, "internal", f"{type(error).__name__}: {error}")
 
 
 def _complain(line: str) -> None:

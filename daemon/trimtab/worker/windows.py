@@ -1,7 +1,8 @@
 """Streams that go on in another segment: since their window is full, or since they are told to.
 
 The old segment isn't written any more from the order on, and the new one only counts once it is
-whole and the controller knows. A large cache takes several turns, between which others decode.
+whole and the controller knows: what fails on the way leaves the stream where it was. A large cache
+takes several turns, between which others decode.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Final
 
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.faults import told
 from trimtab.worker.stream import Journey, Stream
-from trimtab.workers.protocol import FromWorker, Full, Move, Moved
+from trimtab.workers.protocol import FromWorker, Full, Move, Moved, Stayed
 
 _SHARED_S: Final = 0.05
 _ALONE_S: Final = 0.5
@@ -42,13 +44,16 @@ class Windows:
 
     def order(self, stream: Stream, move: Move, descriptor: int | None) -> None:
         """Begin what the controller has ordered; the descriptor is ours from here on."""
-        try:
-            if descriptor is None:
+        if descriptor is None:
+            try:
                 self._read_again(stream, move.dropped)
-            else:
-                self._begin(stream, move, descriptor)
-        except (EngineError, MemoryError) as error:
-            self._over(stream, error)
+            except (EngineError, MemoryError) as error:
+                self._over(stream, error)
+            return
+        try:
+            self._begin(stream, move, descriptor)
+        except Exception as error:  # whatever it is, the stream is whole where it is
+            self._stay(stream, move.dropped, error)
 
     def run(self, streams: Iterable[Stream]) -> None:
         """Move a little, and ask for those that can't go on."""
@@ -57,8 +62,7 @@ class Windows:
         end_s = perf_counter() + (_SHARED_S if others else _ALONE_S)
         for stream in streams:
             while stream.journey is not None and perf_counter() < end_s:
-                if stream.journey.move.advance():
-                    self._arrive(stream, stream.journey)
+                self._go_on(stream, stream.journey)
             if stream.full and not stream.asked_to_move and stream.cache is not None:
                 stream.asked_to_move = True
                 self._say(Full(stream=stream.id, cached=stream.cache.length))
@@ -78,11 +82,33 @@ class Windows:
                 raise EngineError("the stream has no cache that could be moved")
             place = Place(stream.capacity, descriptor)
             more = move.dropped - stream.view.dropped
+            if 0 < move.granted < stream.cache.length - more:
+                raise EngineError(
+                    f"the new segment has room for {move.granted} tokens, "
+                    f"not for {stream.cache.length - more}"
+                )
             moving = self._decoder.move(stream.cache, place, stream.view.keep, more)
         except BaseException:
             os.close(descriptor)
             raise
         stream.journey = Journey(moving, descriptor, move.dropped, move.granted)
+
+    def _go_on(self, stream: Stream, journey: Journey) -> None:
+        try:
+            whole = journey.move.advance()
+        except Exception as error:  # as in `order`; and other streams have no part in it
+            self.give_up(stream)
+            self._stay(stream, journey.dropped, error)
+            return
+        if whole:
+            self._arrive(stream, journey)
+
+    def _stay(self, stream: Stream, dropped: int, error: Exception) -> None:
+        """The stream goes on as if it had never been told to move."""
+        if dropped == stream.view.dropped:
+            stream.asked_to_move = False  # it may have asked for a shift meanwhile, in vain
+        _, reason = told(error)
+        self._say(Stayed(stream.id, dropped, reason))
 
     def _arrive(self, stream: Stream, journey: Journey) -> None:
         if stream.cache is not None:

@@ -186,9 +186,10 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 class Move(msgspec.Struct, frozen=True, tag="move"):
     """Go on in another segment, or with fewer tokens, at the next token boundary.
 
-    Answered by `Moved` once the new segment is whole; the old one stays as it is until then.
-    Without a segment the tokens that are still seen are read again into the old one, from
-    ``Start.keep`` on, and nothing is answered.
+    Answered by `Moved` once the new segment is whole; the old one stays as it is until then. If
+    it has no room for what is to be moved, or that fails, by `Stayed`. Without a segment the
+    tokens that are still seen are read again into the old one, from ``Start.keep`` on, and nothing
+    is answered.
 
     Attributes:
         stream: Which.
@@ -453,6 +454,22 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
     valid: int
 
 
+class Stayed(msgspec.Struct, frozen=True, tag="stayed"):
+    """A `Move` into another segment couldn't be made: the stream goes on in the one that it has.
+
+    If its window was to be shifted, it waits for a `Move` without a segment.
+
+    Attributes:
+        stream: Which.
+        dropped: As ordered.
+        reason: Why, in words.
+    """
+
+    stream: int
+    dropped: int
+    reason: str
+
+
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """The stream can't go on in this worker (an engine error); others are not concerned."""
 
@@ -498,6 +515,7 @@ FromWorker: TypeAlias = (
     | Grow
     | Full
     | Moved
+    | Stayed
     | Tokens
     | Finished
     | Failed

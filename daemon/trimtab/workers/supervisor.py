@@ -133,13 +133,36 @@ class Supervisor:
             for worker in self.workers:
                 group.create_task(self.retire(worker))
 
+    @property
+    def busy(self) -> bool:
+        """True if any worker had work when it was last looked at."""
+        return any(worker.busy_s is not None for worker in self._workers)
+
+    def silent_s(self, worker: Worker) -> float:
+        """How long a worker that has work has shown no sign of life; 0 for one without."""
+        if worker.busy_s is None:
+            return 0.0
+        return self._clock.monotonic_s() - max(worker.heard_s, worker.busy_s)
+
+    def falters(self, worker: Worker) -> bool:
+        """True if it is silent for longer than the longest piece of work that it has."""
+        return self.silent_s(worker) > wedged_after_s(worker.variant) / WEDGED_FACTOR
+
     def shoot_wedged(self, has_work: Callable[[Worker], bool]) -> None:
-        """SIGKILL workers that have work and have shown no sign of life for too long."""
-        now = self._clock.monotonic_s()
+        """SIGKILL workers that have work and have shown no sign of life for too long.
+
+        Args:
+            has_work: Whether streams wait for a worker; what else it was asked is known here.
+        """
         for worker in self.workers:
-            silent_s = now - worker.heard_s
             alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
-            if alive and silent_s > wedged_after_s(worker.variant) and has_work(worker):
+            if not alive or not (worker.asked or has_work(worker)):
+                worker.busy_s = None
+                continue
+            if worker.busy_s is None:
+                worker.busy_s = self._clock.monotonic_s()
+            silent_s = self.silent_s(worker)
+            if silent_s > wedged_after_s(worker.variant):
                 worker.shoot(f"no sign of life for {silent_s:.0f} s")
 
     # ------------------------------------------------------------ WorkerListener

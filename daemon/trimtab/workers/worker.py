@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from signal import SIGKILL
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import RopeSpec, VariantSpec
-from trimtab.errors import LoadError, RequestError, WorkerError
+from trimtab.errors import LoadError, RequestError, SilentWorkerError, WorkerError
 from trimtab.workers.channel import CLOSED, Channel
 from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
 from trimtab.workers.protocol import (
@@ -30,6 +30,8 @@ from trimtab.workers.protocol import (
     Stop,
     ToWorker,
 )
+
+T = TypeVar("T")
 
 STOP_GRACE_S: Final = 2.0
 CLOSED_GRACE_S: Final = 1.0
@@ -110,6 +112,7 @@ class Worker:
         self.resident_bytes: int | None = None
         self.tokens = 0  # that it has produced and we have
         self.heard_s = clock.monotonic_s()
+        self.busy_s: float | None = None  # since when it has work; kept by the supervisor
         self._clock = clock
         self._listener = listener
         self._argv = argv
@@ -118,6 +121,7 @@ class Worker:
         self._loaded: asyncio.Future[Ready] | None = None
         self._renders: dict[int, asyncio.Future[list[int]]] = {}
         self._pings: dict[int, asyncio.Future[Pong]] = {}
+        self._unanswered: set[int] = set()  # renders and pings, whether anybody still waits or not
         self._ids = itertools.count(1)
         self._wedged = ""
 
@@ -135,6 +139,11 @@ class Worker:
     def alive(self) -> bool:
         """True while the process lives."""
         return self._process is not None and self._process.alive
+
+    @property
+    def asked(self) -> bool:
+        """True if it was asked something and hasn't answered."""
+        return bool(self._unanswered)
 
     def begin(self) -> None:
         """Start the process, which gets ready for anything and waits to be told what to load.
@@ -217,39 +226,55 @@ class Worker:
         text: str | None = None,
         tools: list[dict[str, Any]] | None = None,
         guide: Guide | None = None,
+        timeout_s: float | None = None,
     ) -> list[int]:
         """Token ids of a prompt.
 
+        Args:
+            messages: Chat messages, for the template.
+            text: Text as it is, if there are no messages.
+            tools: For the template.
+            guide: What the answer has to look like.
+            timeout_s: How long the answer may take; None: as long as the worker lives.
+
         Raises:
             RequestError: Template or tokenizer refuse it, or the guide can't be enforced.
-            WorkerError: The worker is gone.
+            WorkerError: The worker is gone, or does not answer in time (`SilentWorkerError`).
         """
         number = next(self._ids)
-        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._renders[number] = future
-        try:
-            self.send(Render(id=number, messages=messages, text=text, tools=tools, guide=guide))
-            return await future
-        finally:
-            self._renders.pop(number, None)
+        question = Render(id=number, messages=messages, text=text, tools=tools, guide=guide)
+        return await self._answer(question, self._renders, timeout_s)
 
     async def ping(self, timeout_s: float) -> Pong:
         """Fresh statistics.
 
         Raises:
-            WorkerError: The worker is gone or does not answer in time.
+            WorkerError: The worker is gone, or does not answer in time (`SilentWorkerError`).
         """
-        number = next(self._ids)
-        future: asyncio.Future[Pong] = asyncio.get_running_loop().create_future()
-        self._pings[number] = future
+        return await self._answer(Ping(id=next(self._ids)), self._pings, timeout_s)
+
+    async def _answer(
+        self,
+        question: Render | Ping,
+        waiting: dict[int, asyncio.Future[T]],
+        timeout_s: float | None,
+    ) -> T:
+        """Ask, and wait for the answer; the worker owes it even when nobody waits any more.
+
+        Raises:
+            WorkerError: The worker is gone, or does not answer in time (`SilentWorkerError`).
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.send(question)
+        self._unanswered.add(question.id)
+        waiting[question.id] = future
         try:
-            self.send(Ping(id=number))
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
-            raise WorkerError(f"no answer within {timeout_s:.0f} s") from error
+            raise SilentWorkerError(f"no answer within {timeout_s:.0f} s") from error
         finally:
-            self._pings.pop(number, None)
+            waiting.pop(question.id, None)
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask for the end, then SIGTERM, then SIGKILL; returns when it has been reaped."""
@@ -283,6 +308,8 @@ class Worker:
 
     def _on_message(self, message: FromWorker) -> None:
         self.heard_s = self._clock.monotonic_s()
+        if isinstance(message, Rendered | RenderFailed | Pong):
+            self._unanswered.discard(message.id)
         match message:
             case Ready():
                 self._resolve(message)

@@ -1,0 +1,16 @@
+"""What went wrong with a stream, as the controller is told."""
+
+from __future__ import annotations
+
+from trimtab.errors import TrimtabError
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """The code of an error, and the error in words."""
+    match error:
+        case TrimtabError():
+            return error.code, error.message
+        case MemoryError():
+            return "out_of_memory", "there is not enough memory for the stream"
+        case _:
+            return "internal", f"{type(error).__name__}: {error}"
