@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp
@@ -18,9 +19,11 @@ from trimtab.planner.heat import advance, given_back_celsius, ladder
 from trimtab.planner.plan import waits_to_grow
 from trimtab.planner.state import NEVER_S, Heat, Left, State
 from trimtab.policy.compiled import Stability
+from trimtab.telemetry.values import from_plain, to_plain
 
 TAU_S = 180.0
 STEPS = ladder(World(policy()).model, PLAIN.knobs, 2)
+FIRST = "pace 1 to 0.8"
 
 Ends = Callable[[OperatingPoint, float], float]
 
@@ -59,6 +62,15 @@ def test_a_level_without_which_the_limit_would_be_reached_again_is_kept() -> Non
 
     assert changes_by_hour(world, 3) == [1, 0, 0]
     assert world.point.pace_ratio == 0.8
+
+
+def test_what_was_seen_of_heat_survives_a_recording() -> None:
+    world = closed_loop(by_pace, 0.5)
+
+    again = from_plain(json.loads(json.dumps(to_plain(world.state))))
+
+    assert world.state.heat.left[FIRST].brought_celsius is not None
+    assert again == world.state
 
 
 def test_threads_that_are_needed_are_not_handed_over_to_and_fro() -> None:
@@ -134,15 +146,33 @@ def test_the_wait_never_exceeds_an_hour() -> None:
 
 
 def test_what_was_seen_of_a_level_is_forgotten_after_a_day() -> None:
-    left = {0: Left(0.0, 85.0, 15.0)}
+    left = {FIRST: Left(0.0, 85.0, 15.0)}
     now = Heat(1, 0.0, left=left)
 
     assert given_back_celsius(now, 70.0, ThermalFit(), STEPS, 1000.0) == 85.0
     assert given_back_celsius(now, 70.0, ThermalFit(), STEPS, 90_000.0) is None
 
 
+def test_what_was_seen_of_a_level_counts_for_no_other_under_other_bounds() -> None:
+    now = Heat(1, 0.0, left={FIRST: Left(0.0, 85.0, 15.0)})
+    other = ladder(World(policy()).model, replace(PLAIN.knobs, pace_min_ratio=1.0), 2)
+
+    assert [STEPS.name(level) for level in range(STEPS.most + 2)] == [
+        "",
+        FIRST,
+        "pace 0.8 to 0.6",
+        "pace 0.6 to 0.4",
+        "threads 2 to 1",
+        "variant fp32",
+        "variant int8",
+        "",
+    ]
+    assert other.name(1) == "threads 2 to 1"
+    assert given_back_celsius(now, 70.0, ThermalFit(), other, 1000.0) is None
+
+
 def test_a_level_above_is_not_taken_to_be_warmer_than_its_power_can_make_it() -> None:
-    now = Heat(1, 0.0, left={0: Left(0.0, 85.0, 40.0)})
+    now = Heat(1, 0.0, left={FIRST: Left(0.0, 85.0, 40.0)})
 
     predicted = given_back_celsius(now, 45.0, ThermalFit(), STEPS, 1000.0)
 

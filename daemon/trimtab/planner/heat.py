@@ -102,6 +102,17 @@ class Ladder:
         slower = len(self.paces) - 1
         return slower < level <= slower + len(self.threads) - 1
 
+    def name(self, level: int) -> str:
+        """What this level takes away from the one above; empty if there is no such level."""
+        slower, fewer = len(self.paces) - 1, len(self.threads) - 1
+        if 0 < level <= slower:
+            return f"pace {self.paces[level - 1]:g} to {self.paces[level]:g}"
+        level -= slower
+        if 0 < level <= fewer:
+            return f"threads {self.threads[level - 1]} to {self.threads[level]}"
+        level -= fewer
+        return f"variant {self.hottest[level - 1]}" if 0 < level < len(self.hottest) else ""
+
     def power_ratio(self, level: int) -> float:
         """How much more power the level above has, at most."""
         slower = len(self.paces) - 1
@@ -176,9 +187,9 @@ def advance(
     if over(celsius, fit, policy):
         cooled_down = at_s - heat.changed_s >= policy.stability.cooldown_s
         if heat.level < steps.most and cooled_down:
-            return _taken(heat, celsius, fit, policy, at_s)
+            return _taken(heat, celsius, fit, policy, steps.name(heat.level + 1), at_s)
         return replace(heat, cool_since_s=None)
-    heat = _settled(heat, celsius, fit, at_s)
+    heat = _settled(heat, celsius, fit, steps, at_s)
     if heat.level == 0 or celsius > limit.leave_celsius:
         return replace(heat, cool_since_s=None)
     back = given_back_celsius(heat, celsius, fit, steps, at_s)
@@ -197,12 +208,14 @@ def advance(
     return replace(heat, cool_since_s=since_s)
 
 
-def _taken(heat: Heat, celsius: float, fit: ThermalFit, policy: Policy, at_s: float) -> Heat:
+def _taken(
+    heat: Heat, celsius: float, fit: ThermalFit, policy: Policy, name: str, at_s: float
+) -> Heat:
     """The next level. If it was given back lately, that was too early: the next wait is longer."""
     left = heat.left
     if fit.well_known() and policy.temperature is not None:
         tends = max(fit.ahead(celsius, AHEAD_S), policy.temperature.enter_celsius)
-        left = {**left, heat.level: Left(at_s, tends)}
+        left = {**left, name: Left(at_s, tends)}
     wait_s, given = heat.wait_s, heat.given
     if given:
         wait_s = min(2 * max(wait_s, policy.stability.dwell_s, 1.0), WAIT_MAX_S)
@@ -216,9 +229,10 @@ def _held(heat: Heat, at_s: float) -> Heat:
     return replace(heat, wait_s=0.0, given=())
 
 
-def _settled(heat: Heat, celsius: float, fit: ThermalFit, at_s: float) -> Heat:
+def _settled(heat: Heat, celsius: float, fit: ThermalFit, steps: Ladder, at_s: float) -> Heat:
     """What this level has brought against the one above, once the temperature has settled."""
-    left = heat.left.get(heat.level - 1)
+    name = steps.name(heat.level)
+    left = heat.left.get(name)
     if left is None or left.brought_celsius is not None or fit.weight < SETTLED_SLOPES:
         return heat
     rate = fit.slope / fit.weight
@@ -226,7 +240,7 @@ def _settled(heat: Heat, celsius: float, fit: ThermalFit, at_s: float) -> Heat:
     if abs(tends - celsius) > SETTLED_CELSIUS and at_s - heat.changed_s < SETTLED_S:
         return heat
     known = replace(left, brought_celsius=max(0.0, left.celsius - tends))
-    return replace(heat, left={**heat.left, heat.level - 1: known})
+    return replace(heat, left={**heat.left, name: known})
 
 
 def given_back_celsius(
@@ -238,7 +252,7 @@ def given_back_celsius(
     settled, where that one tended. But not warmer than its power can make it: a device that
     something else has cooled meanwhile tells nothing else by it.
     """
-    left = heat.left.get(heat.level - 1)
+    left = heat.left.get(steps.name(heat.level))
     if left is None or at_s - left.at_s > BELIEVED_S:
         return None
     tends = fit.ahead(celsius, AHEAD_S) if fit.steady() is not None else celsius

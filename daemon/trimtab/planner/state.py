@@ -125,7 +125,8 @@ class Heat:
         wait_s: How long that has to last; grows when a level that was given back had to be taken
             again.
         given: When levels were given back that haven't been taken again, the last one last.
-        left: Levels that were too hot, by number.
+        left: Levels that were too hot, by the name of the step that was taken from there: the
+            number would mean another one under other bounds.
     """
 
     level: int = 0
@@ -134,7 +135,7 @@ class Heat:
     tried: Mapping[str, Tried] = field(default_factory=dict)
     wait_s: float = 0.0
     given: tuple[float, ...] = ()
-    left: Mapping[int, Left] = field(default_factory=dict)
+    left: Mapping[str, Left] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
