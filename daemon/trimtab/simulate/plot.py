@@ -1,4 +1,4 @@
-"""A simulated run as a picture: memory and variant, speed, and what requests earned."""
+"""A simulated run as a picture: memory and variant, speed, what requests earned, and heat."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trimtab.errors import UsageError
 from trimtab.simulate.conditions import GIB
+from trimtab.simulate.policy import HEAT_LIMIT
 from trimtab.simulate.run import Result
 from trimtab.simulate.scenario_set import Scenario
 
@@ -21,9 +22,13 @@ def draw(scenario: Scenario, result: Result, path: Path) -> None:
         UsageError: matplotlib isn't installed, or the file can't be written.
     """
     pyplot = _pyplot()
-    figure, (memory, speed, earned) = pyplot.subplots(
-        3, 1, figsize=(10, 7), sharex=True, layout="constrained", height_ratios=(3, 1, 2)
+    heated = bool(result.temperatures)
+    ratios = (3, 1, 2, 2) if heated else (3, 1, 2)
+    figure, (memory, speed, earned, *warm) = pyplot.subplots(
+        len(ratios), 1, figsize=(10, 7), sharex=True, layout="constrained", height_ratios=ratios
     )
+    for axes in warm:
+        _heat(axes, result)
     _memory(memory, scenario, result)
     conditions, end = scenario.conditions, scenario.length_s / HOUR_S
     hours = [at_s / HOUR_S for at_s in conditions.starts_s]
@@ -41,7 +46,7 @@ def draw(scenario: Scenario, result: Result, path: Path) -> None:
     earned.bar(centres, mean, width=width / HOUR_S * 0.9)
     earned.set_ylabel("quality × in time")
     earned.set_ylim(0, 1)
-    earned.set_xlabel("hours")
+    (warm[-1] if warm else earned).set_xlabel("hours")
     try:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
@@ -65,6 +70,20 @@ def _memory(axes: Any, scenario: Scenario, result: Result) -> None:
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right", fontsize=9)
     axes.set_title(f"{scenario.name}: score {result.score:.3f}, {result.switches} switches")
+
+
+def _heat(axes: Any, result: Result) -> None:
+    """The temperature and its limit, and what the knobs against heat leave of full speed."""
+    times = [at_s / HOUR_S for at_s, _ in result.temperatures]
+    axes.plot(times, [celsius for _, celsius in result.temperatures], color="tab:red", lw=1)
+    axes.axhline(HEAT_LIMIT.enter_celsius, color="tab:red", lw=0.8, ls="--")
+    axes.set_ylabel("°C")
+    pace = axes.twinx()
+    moved = [at_s / HOUR_S for at_s, _ in result.moves]
+    paces = [point.pace_ratio for _, point in result.moves]
+    pace.step([*moved, times[-1]], [*paces, paces[-1]], where="post", color="tab:gray", lw=1)
+    pace.set_ylabel("pace", color="tab:gray")
+    pace.set_ylim(0, 1.1)
 
 
 def _pyplot() -> Any:

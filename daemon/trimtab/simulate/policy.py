@@ -24,6 +24,7 @@ from trimtab.policy.compiled import (
 from trimtab.simulate.ladder import CONTEXT
 
 GIB = 1024**3
+HEAT_LIMIT = TemperatureLimit(80.0, 72.0)
 
 
 def simulated_policy(only: str | None = None) -> Policy:
@@ -74,6 +75,4 @@ def heat_policy(threads: int) -> Policy:
     """
     policy = simulated_policy()
     knobs = replace(policy.knobs, threads_max=threads, pace_min_ratio=0.2)
-    return replace(
-        policy, name="simulated heat", temperature=TemperatureLimit(80.0, 72.0), knobs=knobs
-    )
+    return replace(policy, name="simulated heat", temperature=HEAT_LIMIT, knobs=knobs)

@@ -76,6 +76,7 @@ class Result:
         over_limit_s: Time over the policy's temperature limit.
         throttled_s: Time that the device had slowed itself down.
         hottest_celsius: Of the run.
+        temperatures: (time, °C) of each look at the sensor.
     """
 
     served: list[Served] = field(default_factory=list)
@@ -89,6 +90,7 @@ class Result:
     over_limit_s: float = 0.0
     throttled_s: float = 0.0
     hottest_celsius: float = -inf
+    temperatures: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def score(self) -> float:
@@ -287,7 +289,9 @@ class Run:
             available += self._noise_bytes * ((self._ticks * 0.618034) % 1.0 - 0.5)
         readings = [Reading("memory.available", available, self._now)]
         if self._thermals is not None:
-            readings.append(Reading("temperature.max", self._thermals.read(), self._now))
+            celsius = self._thermals.read()
+            readings.append(Reading("temperature.max", celsius, self._now))
+            self.result.temperatures.append((self._now, celsius))
         demand = Demand(running=len(self._work), worker_bytes=int(held) if held else None)
         self._post(
             Tick(self._now, Snapshot(self._now, {one.signal: one for one in readings}), demand)
