@@ -458,3 +458,21 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
         assert stayed
         assert still_runs
         assert len(answer.tokens) == 200
+
+
+async def test_a_plan_tries_a_disk_again_that_failed_a_moment_ago(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        with files_of_at_most(16 * 1024):
+            await rig.daemon.dispatcher.running_kv.to_disk()
+        left_alone = await rig.daemon.dispatcher.running_kv.to_disk()
+        await place(rig, KvPlacement.DISK_ALL)
+        moved = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert "no room for a running conversation" in left_alone
+        assert moved
+        assert len(answer.tokens) == 200
