@@ -6,6 +6,7 @@ import asyncio
 import mmap
 import os
 import resource
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -374,15 +375,17 @@ async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
         stream = await ask(rig)
         answer = await rig.read(stream, tokens=50)
         size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
-        disk.configure(64 * MIB, 2 * size_bytes)
-        running_kv = rig.daemon.dispatcher.running_kv
-        reasons = await asyncio.gather(running_kv.to_disk(), running_kv.to_disk())
-        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s())
+        disk.configure(64 * MIB, 4 * size_bytes)
+        dispatcher, now = rig.daemon.dispatcher, rig.daemon.clock.monotonic_s()
+        dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.DISK_ALL)
+        both = dispatcher.running_kv.to_disk(), dispatcher.running_kv.to_disk()
+        reasons = await asyncio.gather(*both)
+        await rig.until(lambda: disk.room_for(3 * size_bytes, now) == "")
+        left = disk.room_for(4 * size_bytes, now)
         await rig.read(stream, answer)
 
         assert reasons == ["", ""]
-        assert on_disk(stream) or stream.done
-        assert left == ""
+        assert left == "today's write budget is used up"
 
 
 async def test_one_that_ends_while_another_is_written_back_harms_nobody(
@@ -443,6 +446,8 @@ async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
         def deadly(worker: Worker) -> None:
             """A bad block: who reads it dies. What is there is wrong now."""
             monkeypatch.undo()
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGSTOP)
             attach(worker)
             rig.kill_worker()
             assert stream.lease is not None
@@ -518,4 +523,22 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
 
         assert stayed
         assert still_runs
+        assert len(answer.tokens) == 200
+
+
+async def test_a_plan_tries_a_disk_again_that_failed_a_moment_ago(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        with files_of_at_most(16 * 1024):
+            await rig.daemon.dispatcher.running_kv.to_disk()
+        left_alone = await rig.daemon.dispatcher.running_kv.to_disk()
+        await place(rig, KvPlacement.DISK_ALL)
+        moved = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert "no room for a running conversation" in left_alone
+        assert moved
         assert len(answer.tokens) == 200

@@ -222,6 +222,8 @@ class Dispatcher:
         """
         self.point = replace(self.point, kv_placement=placement)
         on_disk = placement is KvPlacement.DISK_ALL
+        if self._pool.disk is not None:
+            self._pool.disk.try_again()  # a plan counts on it: else everything may be parked
         move = self.running_kv.to_disk if on_disk else self.running_kv.to_memory
         if reason := await move():
             raise ServingError(reason, code="kv_not_moved")

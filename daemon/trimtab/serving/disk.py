@@ -240,6 +240,10 @@ class KvDisk:
         """It took what was to be written."""
         self._rest_s = self._rests_until_s = 0.0
 
+    def try_again(self) -> None:
+        """It is needed now, whether it has been left alone for long enough or not."""
+        self._rests_until_s = 0.0
+
     def new_segment(self, claim: Claim, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
         """An empty segment with space for so many tokens, which have been claimed. Blocking.
 

@@ -160,7 +160,7 @@ class RunningKv:
         ordered: list[Stream] = []
         for stream, target in targets:
             worker = stream.worker
-            if not _can_move(stream) or worker is None:
+            if not _can_move(stream, target) or worker is None:
                 self._pool.drop(target)
                 continue
             if isinstance(target.segment, FileSegment):
@@ -189,10 +189,14 @@ async def _write_back(segment: FileSegment) -> None:
         await undisturbed(write_back, descriptor)
 
 
-def _can_move(stream: Stream) -> bool:
+def _can_move(stream: Stream, target: Lease) -> bool:
+    """Whether it still runs, and another plan or hand-over hasn't been quicker."""
+    lease = stream.lease
     return (
         stream.state is StreamState.RUNNING
-        and stream.lease is not None
+        and lease is not None
+        and lease.segment.on_disk is not target.segment.on_disk
+        and lease.fingerprint == target.fingerprint
         and stream.moving is None
         and not stream.detaching
     )
