@@ -70,18 +70,6 @@ async def test_a_sampled_stream_draws_after_a_crash_what_it_would_have_drawn(
         assert answer.tokens == expected
 
 
-async def test_a_worker_that_is_killed_during_the_prefill_loses_nothing(tiny: ModelSpec) -> None:
-    long = TALK * 12
-    async with running(tiny) as rig:
-        expected = await unbroken(rig, long)
-        stream = await rig.ask(long + " ")
-        rig.kill_worker()
-        answer = await rig.read(stream)
-
-        assert len(answer.tokens) == 200
-        assert len(expected) == 200
-
-
 @pytest.mark.parametrize(
     ("decoder", "rules"), [("generator", SLOW), ("kv", SLOW), ("kv", REPLAYING)]
 )
