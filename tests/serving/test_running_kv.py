@@ -75,14 +75,14 @@ def serves(rig: Rig, stream: Stream) -> bool:
 async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    async with running(tiny, placing(), disk=disk) as rig:
-        expected = await rig.read(await ask(rig))
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=300))
         rig.daemon.pool.release_all()
-        stream = await ask(rig)
-        answer = await rig.read(stream, tokens=100)
+        stream = await ask(rig, max_tokens=300)
+        answer = await rig.read(stream, tokens=20)
         await place(rig, KvPlacement.DISK_ALL)
         away = on_disk(stream), rig.daemon.pool.ledger(), disk.stored_bytes
-        await rig.read(stream, answer, 300)
+        await rig.read(stream, answer, 100)
         await place(rig, KvPlacement.MEMORY)
         home = on_disk(stream), disk.stored_bytes
         await rig.read(stream, answer)
@@ -201,7 +201,7 @@ async def test_a_conversation_on_disk_is_handed_over(tiny: ModelSpec, disk: KvDi
 async def test_a_window_is_shifted_on_disk_without_a_second_segment(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    rules = placing()
+    rules = placing(slow=True)
     knobs = replace(rules.knobs, context_min=256, context_max=256, window=Window(True, 4))
     async with running(tiny, replace(rules, knobs=knobs), disk=disk) as rig:
         stream = await ask(rig)
