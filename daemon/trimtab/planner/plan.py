@@ -50,20 +50,7 @@ def carry_out(
 ) -> tuple[State, tuple[Action, ...], Decision]:
     """Actions in an order in which every prefix is safe, and the record."""
     actions = _actions(state, policy, move)
-    winner = move.chosen
-    decision = Decision(
-        id=state.next_decision,
-        at_s=at_s,
-        direction=move.direction,
-        trigger=move.trigger,
-        source=state.point,
-        target=move.target,
-        predicted=None if winner is None else winner.predicted,
-        runner_up=None if winner is None else choose.runner_up(judged, winner, state.point, policy),
-        excluded=choose.exclusions(judged, policy),
-        policy=policy.name,
-        revision=policy.revision,
-    )
+    decision = _record(state, policy, at_s, move, judged)
     running = next((action for action in actions if isinstance(action, SwitchWorker | Park)), None)
     down = move.direction in (Direction.DOWN, Direction.PARK)
     grows = down and waits_to_grow(state.point, move.target)
@@ -81,6 +68,25 @@ def carry_out(
         next_decision=state.next_decision + 1,
     )
     return state, actions, decision
+
+
+def _record(
+    state: State, policy: Policy, at_s: float, move: Move, judged: tuple[Assessed, ...]
+) -> Decision:
+    winner = move.chosen
+    return Decision(
+        id=state.next_decision,
+        at_s=at_s,
+        direction=move.direction,
+        trigger=move.trigger,
+        source=state.point,
+        target=move.target,
+        predicted=None if winner is None else winner.predicted,
+        runner_up=None if winner is None else choose.runner_up(judged, winner, state.point, policy),
+        excluded=choose.exclusions(judged, policy),
+        policy=policy.name,
+        revision=policy.revision,
+    )
 
 
 def _settling(state: State, decision: Decision) -> Settling:
@@ -102,19 +108,7 @@ def relieve_beside(
 ) -> tuple[State, tuple[Action, ...], Decision]:
     """Give idle KV back while other actions run, which go on; their decision is still settling."""
     release = ReleaseIdleKv(state.next_action, move.release_bytes)
-    decision = Decision(
-        id=state.next_decision,
-        at_s=at_s,
-        direction=move.direction,
-        trigger=move.trigger,
-        source=state.point,
-        target=move.target,
-        predicted=None,
-        runner_up=None,
-        excluded=(),
-        policy=policy.name,
-        revision=policy.revision,
-    )
+    decision = _record(state, policy, at_s, move, ())
     state = replace(
         state,
         waiting_for=state.waiting_for | {release.id},

@@ -20,6 +20,7 @@ FURTHER_S: Final = 10.0
 FADE_S: Final = 3600.0
 """Engine time with others after which what was seen of a variant counts for a third."""
 SEEN_MOST_S: Final = 600.0
+"""More than this counts for nothing once others work."""
 SPREAD: Final = 0.05
 """What an observed speed differs from moment to moment, relative: no error gets smaller."""
 ALIKE: Final = 0.30
@@ -80,8 +81,8 @@ class Speeds:
         common = min(MOST, max(LEAST, common))
         drift = (1 - exp(-took_s / OWN_S)) * (seen / common - own)
         fade = exp(-took_s / FADE_S)
-        seen_s = {name: seen * fade for name, seen in self.seen_s.items()}
-        seen_s[variant] = min(SEEN_MOST_S, self.seen_s.get(variant, 0.0) + took_s)
+        seen_s = {name: min(SEEN_MOST_S, seen) * fade for name, seen in self.seen_s.items()}
+        seen_s[variant] = self.seen_s.get(variant, 0.0) + took_s
         return Speeds(common, {**self.own, variant: own + drift}, self.further, seen_s)
 
     def step(self, together: float) -> float:
