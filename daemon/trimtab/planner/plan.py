@@ -28,7 +28,7 @@ from trimtab.policy.compiled import Policy
 TAKEN_BACK_DWELLS: Final = 4
 SURVIVED_DWELLS: Final = 10
 UP_WAIT_MAX_S: Final = 3600.0
-UNPARK_WAIT_MAX_S: Final = 300.0
+UNPARK_WAIT_MAX_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,15 @@ def _ordered(
     # Alone in the queue, nothing that its length could tell would change anything.
     look = next_look(head.produced) if head is not None and len(order) > 1 else None
     owed_s, until_s = 0.0, queue.slice_until_s
-    begun = [job for job in queue.jobs if _only_spare_time(job, order[:count])]
+    served = order[:count]
+    # Begun, and no deadline will ever bring them to their turn: they can't be in time any more, or
+    # may take as long as they take (no objective for TPOT) and aren't among those served now.
+    begun = [
+        job
+        for job in queue.jobs
+        if (job.late or (job.end_base_s == inf and job.request not in served))
+        and (job.prefill_left < job.prompt or job.produced)
+    ]
     if first and begun:
         owed_s = queue.owed_s + FLOOR_SHARE * (at_s - queue.considered_s)
         if owed_s >= SLICE_S:
@@ -177,17 +185,6 @@ def _looked_at(queue: Queue, at_s: float, owed_s: float, until_s: float) -> Queu
         until_s,
         queue.bursts,
     )
-
-
-def _only_spare_time(job: Job, served: list[int]) -> bool:
-    """True for an answer that has begun and that no deadline will ever bring to its turn.
-
-    It can't be in time any more, or it may take as long as it takes (no objective for TPOT) and
-    isn't among those who are served now.
-    """
-    if job.prefill_left >= job.prompt and not job.produced:
-        return False
-    return job.late or (job.end_base_s == inf and job.request not in served)
 
 
 def _behind(job: Job) -> tuple[bool, bool, float]:

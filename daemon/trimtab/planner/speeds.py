@@ -80,9 +80,12 @@ class Speeds:
         common = self.common + (1 - exp(-took_s / COMMON_S)) * (seen / own - self.common)
         common = min(MOST, max(LEAST, common))
         drift = (1 - exp(-took_s / OWN_S)) * (seen / common - own)
-        fade = exp(-took_s / FADE_S)
-        seen_s = {name: min(SEEN_MOST_S, seen) * fade for name, seen in self.seen_s.items()}
-        seen_s[variant] = self.seen_s.get(variant, 0.0) + took_s
+        before_s = self.seen_s.get(variant, 0.0)
+        seen_s = self.seen_s
+        if len(seen_s) > 1:  # what was seen of the others fades
+            fade = exp(-took_s / FADE_S)
+            seen_s = {name: min(SEEN_MOST_S, seen) * fade for name, seen in seen_s.items()}
+        seen_s = {**seen_s, variant: before_s + took_s}
         return Speeds(common, {**self.own, variant: own + drift}, self.further, seen_s)
 
     def step(self, together: float) -> float:
