@@ -44,8 +44,12 @@ AboutStream: TypeAlias = (
     Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
 )
 LOSSES_MAX: Final = 5
-LOSSES_OF_KV: Final = 2
-"""Workers that may die on a stream one after the other before its KV is blamed and made again."""
+LOSSES_ON_DISK: Final = 2
+"""Workers that may die on a stream one after the other before its KV on disk is blamed.
+
+A bad block ends whoever reads it. Memory is blamed for the last try only: workers that are killed
+from outside come back soonest with the KV that there is.
+"""
 
 
 class Streams:
@@ -227,7 +231,7 @@ class Streams:
         for stream in self.on(worker):
             stream.resumed += 1
             stream.losses += 1
-            if stream.losses >= LOSSES_OF_KV:
+            if _blames_kv(stream):
                 self._carrier.distrust(stream)
             if stream.losses > LOSSES_MAX:
                 error = EngineError(
@@ -398,3 +402,9 @@ class Streams:
         stream.served_by(worker, now)
         self._observer.started(stream, now)
         return True
+
+
+def _blames_kv(stream: Stream) -> bool:
+    """True if its KV is to be computed again, since it may be what workers die on."""
+    on_disk = stream.lease is not None and stream.lease.segment.on_disk
+    return stream.losses >= (LOSSES_ON_DISK if on_disk else LOSSES_MAX)
