@@ -14,6 +14,13 @@ from trimtab.domain.events import Demand, PausedSet, PolicyChanged, RequestWaiti
 from trimtab.domain.knobs import PARKED
 
 
+def parked() -> World:
+    """Others have taken so much that nothing can be loaded."""
+    world = World(policy()).start()
+    world.free_bytes = 50 * MIB
+    return world.run(5)
+
+
 def test_idle_kv_is_given_back_while_a_worker_loads_and_the_load_goes_on() -> None:
     world = World(policy(), action_s=20.0).start().run(30)
     world.free_bytes = 1000 * MIB
@@ -45,14 +52,12 @@ def test_what_gives_nothing_back_while_a_worker_loads_is_asked_once_a_second() -
 
 
 def test_idle_kv_is_given_back_while_nothing_is_loaded() -> None:
-    world = World(policy()).start()
-    world.free_bytes = 50 * MIB
-    world.run(5)
-    parked = world.point
+    world = parked()
+    point = world.point
     world.demand = Demand(idle_bytes=40 * MIB)
     world.run(3)
 
-    assert parked == PARKED
+    assert point == PARKED
     assert world.demand.idle_bytes == 0
 
 
@@ -85,9 +90,7 @@ def test_our_own_conversations_are_no_trend_of_others() -> None:
 
 
 def test_a_parked_model_stays_so_while_memory_cannot_be_seen() -> None:
-    world = World(policy()).start()
-    world.free_bytes = 50 * MIB
-    world.run(5)
+    world = parked()
     world.blind = True
     world.post(RequestWaiting(world.now))
     world.demand = Demand(waiting=1)
@@ -101,9 +104,7 @@ def test_a_parked_model_stays_so_while_memory_cannot_be_seen() -> None:
 
 
 def test_a_policy_without_a_memory_limit_needs_no_sight_of_it() -> None:
-    world = World(policy()).start()
-    world.free_bytes = 50 * MIB
-    world.run(5)
+    world = parked()
     world.blind = True
     world.policy = policy(memory=None, revision="000000000002")
     world.post(PolicyChanged(world.now, "000000000002"))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import MIB, Rig, files_of_at_most, running
+from rig import MIB, Answer, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -67,6 +67,14 @@ async def ask(rig: Rig, **changes: object) -> Stream:
     return stream
 
 
+async def moved(rig: Rig, after: int, **changes: object) -> tuple[Stream, Answer]:
+    """A conversation whose KV goes to disk after so many tokens, and those tokens."""
+    stream = await ask(rig, **changes)
+    answer = await rig.read(stream, tokens=after)
+    await place(rig, KvPlacement.DISK_ALL)
+    return stream, answer
+
+
 def on_disk(stream: Stream) -> bool:
     return stream.lease is not None and stream.lease.segment.on_disk
 
@@ -83,9 +91,7 @@ async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
     async with running(tiny, placing(slow=True), disk=disk) as rig:
         expected = await rig.read(await ask(rig, max_tokens=300))
         rig.daemon.pool.release_all()
-        stream = await ask(rig, max_tokens=300)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=300)
         away = on_disk(stream), rig.daemon.pool.ledger(), disk.stored_bytes
         await rig.read(stream, answer, 100)
         await place(rig, KvPlacement.MEMORY)
@@ -141,9 +147,7 @@ async def test_there_is_room_in_memory_for_what_comes_while_the_order_is_on_its_
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        stream = await ask(rig, max_tokens=600)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=600)
         await rig.read(stream, answer, GRANT_TOKENS - len(stream.prompt) - 3)
         positions = stream.positions
         worker = stream.worker
@@ -238,9 +242,7 @@ async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
         expected = await rig.read(await ask(rig, max_tokens=200))
-        stream = await ask(rig, max_tokens=200)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=200)
         await rig.read(stream, answer, 60)
         rig.kill_worker()
         await rig.read(stream, answer)
@@ -251,9 +253,7 @@ async def test_a_worker_that_is_killed_leaves_a_conversation_on_disk_as_it_was(
 
 async def test_a_conversation_on_disk_is_handed_over(tiny: ModelSpec, disk: KvDisk) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        stream = await ask(rig, max_tokens=300)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=300)
         rig.pin("int8")
         await rig.serves("int8")
         still = on_disk(stream)
@@ -270,9 +270,7 @@ async def test_a_window_is_shifted_on_disk_without_a_second_segment(
     rules = placing(slow=True)
     knobs = replace(rules.knobs, context_min=256, context_max=256, window=Window(True, 4))
     async with running(tiny, replace(rules, knobs=knobs), disk=disk) as rig:
-        stream = await ask(rig)
-        answer = await rig.read(stream, tokens=50)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=50)
         size = disk.stored_bytes
         await rig.read(stream, answer)
 
@@ -438,9 +436,7 @@ async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
         expected = await rig.read(await ask(rig, max_tokens=150))
-        stream = await ask(rig, max_tokens=150)
-        answer = await rig.read(stream, tokens=10)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=10, max_tokens=150)
         streams, attach = rig.daemon.streams, rig.daemon.streams.attach
 
         def deadly(worker: Worker) -> None:
@@ -466,9 +462,7 @@ async def test_a_conversation_for_which_there_was_no_room_comes_back_once_there_
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
         expected = await rig.read(await ask(rig, max_tokens=200))
-        stream = await ask(rig, max_tokens=200)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=200)
         rig.daemon.pool.configure(1)
         await place(rig, KvPlacement.MEMORY)
         stayed = on_disk(stream)
@@ -486,9 +480,7 @@ async def test_it_comes_back_after_a_switch_to_a_point_with_its_kv_in_memory(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        stream = await ask(rig, max_tokens=300)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=300)
         dispatcher = rig.daemon.dispatcher
         point = replace(dispatcher.point, variant="int8", kv_placement=KvPlacement.MEMORY)
         dispatcher.execute([SwitchWorker(10**6, point, HandoverMode.MAKE_BEFORE_BREAK)])
@@ -505,9 +497,7 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        stream = await ask(rig, max_tokens=200)
-        answer = await rig.read(stream, tokens=20)
-        await place(rig, KvPlacement.DISK_ALL)
+        stream, answer = await moved(rig, after=20, max_tokens=200)
         limit = rig.daemon.controller.policy.memory
         assert limit is not None
         rig.sensors.available_bytes = limit.leave_bytes + 1024.0

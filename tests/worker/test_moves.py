@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from worker_peer import TINY, Answer, WorkerProcess
 
-from trimtab.domain.kv import KvShape
 from trimtab.domain.models import RopeSpec
 from trimtab.domain.view import View
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Place
-from trimtab.worker.kv_cache import new_segment
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.variant import read_variant
 from trimtab.worker.windows import Windows
@@ -38,22 +36,8 @@ from trimtab.workers.protocol import (
 NewWorker = Callable[[], WorkerProcess]
 NewSegment = Callable[[], int]
 ROPE = RopeSpec(10000.0, 16)
-KV = KvShape(layers=2, kv_heads=2, position_bytes=64)
 PROMPT = [(7 * n) % 500 + 4 for n in range(60)]
 CONTEXT = 128
-
-
-@pytest.fixture
-def segments() -> Iterator[NewSegment]:
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(new_segment(KV.segment_bytes(2048)))
-        return made[-1]
-
-    yield make
-    for descriptor in made:
-        os.close(descriptor)
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +43,6 @@ KV = KvShape(layers=2, kv_heads=2, position_bytes=64)
 CONTEXT = 128
 FRESH = View(4)
 PROMPT = [(7 * n) % 500 + 4 for n in range(60)]
-
-
-@pytest.fixture
-def segments() -> Iterator[Callable[[], int]]:
-    """Makes segments that the test owns, as the controller would."""
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(new_segment(KV.segment_bytes(2048)))
-        return made[-1]
-
-    yield make
-    for descriptor in made:
-        os.close(descriptor)
 
 
 def decoder() -> KvDecoder:

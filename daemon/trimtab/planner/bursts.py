@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from trimtab.planner.shadow import MEMORY
+
 TOGETHER_S: Final = 0.05
 GAIN: Final = 0.1
 NEVER_S: Final = -1.0
@@ -27,6 +29,11 @@ class Bursts:
     at_s: float = NEVER_S
     run: int = 0
     size: float = 1.0
+
+    @property
+    def memory(self) -> float:
+        """Requests that are remembered: those of `MEMORY` moments."""
+        return MEMORY * self.size
 
     def arrived(self, at_s: float) -> Bursts:
         """With one more arrival."""

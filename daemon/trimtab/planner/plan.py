@@ -122,11 +122,22 @@ def relieve_beside(
 
 def grown_wait(state: State, policy: Policy, at_s: float) -> float:
     """The wait before the next step up, after this step down: doubled if it takes one back."""
-    since_s = at_s - state.last_up_s
     dwell_s = max(policy.stability.dwell_s, 1.0)
+    return _lengthened(
+        state.up_wait_s, at_s - state.last_up_s, dwell_s, first_s=2 * dwell_s, most_s=UP_WAIT_MAX_S
+    )
+
+
+def _lengthened(
+    wait_s: float, since_s: float, dwell_s: float, *, first_s: float, most_s: float
+) -> float:
+    """A wait after a step was taken back that had been made ``since_s`` before.
+
+    Doubled if that was soon, from ``first_s`` to ``most_s``; none any more if it held for long.
+    """
     if since_s < TAKEN_BACK_DWELLS * dwell_s:
-        return min(2 * max(state.up_wait_s, dwell_s), UP_WAIT_MAX_S)
-    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.up_wait_s
+        return min(max(2 * wait_s, first_s), most_s)
+    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else wait_s
 
 
 def waits_to_grow(source: OperatingPoint, target: OperatingPoint) -> bool:
@@ -141,11 +152,14 @@ def _unpark_wait(state: State, policy: Policy, at_s: float, move: Move) -> float
     """How long it stays parked at least: longer if the last start from parked is taken back."""
     if move.direction is not Direction.PARK:
         return state.unpark_wait_s
-    since_s = at_s - state.unparked_s
     dwell_s = max(policy.stability.dwell_s, 1.0)
-    if since_s < TAKEN_BACK_DWELLS * dwell_s:
-        return min(max(2 * state.unpark_wait_s, dwell_s), UNPARK_WAIT_MAX_S)
-    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.unpark_wait_s
+    return _lengthened(
+        state.unpark_wait_s,
+        at_s - state.unparked_s,
+        dwell_s,
+        first_s=dwell_s,
+        most_s=UNPARK_WAIT_MAX_S,
+    )
 
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:

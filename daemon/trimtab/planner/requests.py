@@ -99,8 +99,8 @@ class Queue:
 
     @property
     def memory(self) -> float:
-        """Requests that shadows and truth remember: those of `MEMORY` moments."""
-        return MEMORY * self.bursts.size
+        """Requests that shadows and truth remember."""
+        return self.bursts.memory
 
     def earned(self, variant: str) -> float:
         """What a request would have earned on a variant lately."""
@@ -154,7 +154,7 @@ def arrived(
         job.first_by_s,
         job.end_base_s + job.per_token_s * length,
         event.weight,
-        MEMORY * bursts.size,
+        bursts.memory,
     )
     past = dict(queue.shadows)
     truth = queue.truth

@@ -24,14 +24,14 @@ STAY_S: Final = 600.0
 """How long a change of variant is taken to last: what it costs is spread over it."""
 
 
-def weigh(state: State, policy: Policy, judged: Iterable[Assessed], at_s: float) -> State:
+def weigh(state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float) -> State:
     """The state with the home variant chosen among those that may be taken now."""
     if Corner.LATENCY not in policy.protect or Knob.VARIANT in pinned_knobs(state, at_s):
         if state.queue.home is None:
             return state
         return replace(state, queue=replace(state.queue, home=None))
-    judged = tuple(judged)
-    queue = with_home(state.queue, allowed(state, judged), _costs(state, policy, judged))
+    costs = _costs(state, policy, judged) if state.queue.shadows else {}
+    queue = with_home(state.queue, allowed(state, judged), costs)
     return state if queue is state.queue else replace(state, queue=queue)
 
 

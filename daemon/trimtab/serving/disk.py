@@ -346,8 +346,7 @@ class KvDisk:
         try:
             for span in segment.shape.rows(0, stored.tokens, segment.capacity):
                 checksum = _summed(stored.descriptor, span.offset, span.length, checksum)
-            os.fdatasync(stored.descriptor)
-            os.posix_fadvise(stored.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            _let_go(stored.descriptor)
         except OSError as error:
             raise ServingError(
                 f"{self._folder}: KV can't be kept: {error.strerror}", code="kv_disk_failed"
@@ -371,12 +370,17 @@ def write_back(descriptor: int) -> None:
     A disk that fails here leaves the pages in memory as far as it can.
     """
     try:
-        os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        _let_go(descriptor)
     except OSError:
         pass
     finally:
         os.close(descriptor)
+
+
+def _let_go(descriptor: int) -> None:
+    """Write what has changed in a file, and have its pages taken that nobody maps."""
+    os.fdatasync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _copy(

@@ -132,22 +132,21 @@ class Pool:
         if lease.valid <= view.keep:
             view = WHOLE  # nothing beyond what is forgotten has been read
         held = array("I", tokens[: lease.valid + view.dropped])
+        self._leases.remove(lease)
         if isinstance(lease.segment, FileSegment):
             try:
                 idle = self._left_on_disk(lease, lease.segment, held, at_s, view)
-            except ServingError:
-                self.drop(lease)  # no descriptor for it, or a filesystem that can't punch holes
+            except ServingError:  # no descriptor for it, or a filesystem that can't punch holes
+                lease.segment.close()
                 return
-            self._leases.remove(lease)
-            self._idle.append(idle)
         else:
-            self._leases.remove(lease)
             lease.granted = lease.valid
             lease.segment.cut(lease.valid)
             idle = Idle(lease, held, at_s, view=view)
-            self._idle.append(idle)
+        self._idle.append(idle)
+        if idle.sealed:
             self._keep(idle)
-        while len(self._idle) > IDLE_MAX and (oldest := self._oldest(stored=True)) is not None:
+        while len(self._idle) > IDLE_MAX and (oldest := self._oldest(on_disk=True)) is not None:
             self._evict(oldest)
 
     def adopt(self, idle: Idle) -> None:
@@ -298,7 +297,10 @@ class Pool:
             return "there is no disk for it"
         if reason := disk.forbids(size_bytes, at_s):
             return reason
-        while disk.over_quota(size_bytes) and (idle := self._oldest_on_disk()) is not None:
+        while (
+            disk.over_quota(size_bytes)
+            and (idle := self._oldest(in_memory=False, on_disk=True)) is not None
+        ):
             self._evict(idle)
         return disk.room_for(size_bytes, at_s)
 
@@ -415,13 +417,13 @@ class Pool:
         """What conversations that have ended hold."""
         return sum(idle.memory_bytes for idle in self._idle)
 
-    def _oldest(self, *, stored: bool = False) -> Idle | None:
-        """The idle conversation that was used longest ago, of those in memory or of all."""
-        those = [idle for idle in self._idle if not idle.busy and (stored or idle.stored is None)]
-        return min(those, key=lambda idle: idle.used_s, default=None)
-
-    def _oldest_on_disk(self) -> Idle | None:
-        those = [idle for idle in self._idle if not idle.busy and idle.stored is not None]
+    def _oldest(self, *, in_memory: bool = True, on_disk: bool = False) -> Idle | None:
+        """The idle conversation there that was used longest ago; None if there is none."""
+        those = [
+            idle
+            for idle in self._idle
+            if not idle.busy and (in_memory if idle.stored is None else on_disk)
+        ]
         return min(those, key=lambda idle: idle.used_s, default=None)
 
     def _keep(self, idle: Idle) -> None:
