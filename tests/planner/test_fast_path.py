@@ -115,7 +115,7 @@ def test_a_policy_without_a_memory_limit_needs_no_sight_of_it() -> None:
 
 
 def test_starts_that_are_taken_back_again_and_again_get_rarer() -> None:
-    world = World(policy(), free_bytes=50 * MIB).start()
+    world = World(policy(), free_bytes=50 * MIB, action_s=5.0).start()
     world.demand = Demand(waiting=1)
     for _ in range(60):  # somebody takes everything and gives it back, every ten seconds
         world.free_bytes = 8192 * MIB
@@ -129,7 +129,7 @@ def test_starts_that_are_taken_back_again_and_again_get_rarer() -> None:
 
 
 def test_a_start_that_lasts_makes_the_next_one_prompt_again() -> None:
-    world = World(policy(), free_bytes=50 * MIB).start()
+    world = World(policy(), free_bytes=50 * MIB, action_s=5.0).start()
     world.demand = Demand(waiting=1)
     for _ in range(4):
         world.free_bytes = 8192 * MIB
@@ -139,9 +139,9 @@ def test_a_start_that_lasts_makes_the_next_one_prompt_again() -> None:
     world.free_bytes = 8192 * MIB
     world.run(1200)
     world.free_bytes = 50 * MIB
-    world.run(5)
+    world.run(10)
     world.free_bytes = 8192 * MIB
-    world.run(3)
+    world.run(8)  # parking and the load take five seconds each
 
     assert world.point.variant is not None
 

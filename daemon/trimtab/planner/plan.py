@@ -29,6 +29,8 @@ TAKEN_BACK_DWELLS: Final = 4
 SURVIVED_DWELLS: Final = 10
 UP_WAIT_MAX_S: Final = 3600.0
 UNPARK_WAIT_MAX_S: Final = 60.0
+WORTH_LOADS: Final = 4
+USUAL_LOAD_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def carry_out(
         settling=_settling(state, decision),
         beside=(),
         up_wait_s=grown_wait(state, policy, at_s) if grows else state.up_wait_s,
-        unpark_wait_s=_unpark_wait(state, policy, at_s, move),
+        unpark_wait_s=_unpark_wait(state, at_s, move),
         better=None,
         wanted=False,
         next_action=state.next_action + len(actions),
@@ -122,22 +124,11 @@ def relieve_beside(
 
 def grown_wait(state: State, policy: Policy, at_s: float) -> float:
     """The wait before the next step up, after this step down: doubled if it takes one back."""
+    since_s = at_s - state.last_up_s
     dwell_s = max(policy.stability.dwell_s, 1.0)
-    return _lengthened(
-        state.up_wait_s, at_s - state.last_up_s, dwell_s, first_s=2 * dwell_s, most_s=UP_WAIT_MAX_S
-    )
-
-
-def _lengthened(
-    wait_s: float, since_s: float, dwell_s: float, *, first_s: float, most_s: float
-) -> float:
-    """A wait after a step was taken back that had been made ``since_s`` before.
-
-    Doubled if that was soon, from ``first_s`` to ``most_s``; none any more if it held for long.
-    """
     if since_s < TAKEN_BACK_DWELLS * dwell_s:
-        return min(max(2 * wait_s, first_s), most_s)
-    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else wait_s
+        return min(2 * max(state.up_wait_s, dwell_s), UP_WAIT_MAX_S)
+    return 0.0 if since_s > SURVIVED_DWELLS * dwell_s else state.up_wait_s
 
 
 def waits_to_grow(source: OperatingPoint, target: OperatingPoint) -> bool:
@@ -148,18 +139,18 @@ def waits_to_grow(source: OperatingPoint, target: OperatingPoint) -> bool:
     return not set(source.changed(target)) <= {Knob.PACE, Knob.THREADS}
 
 
-def _unpark_wait(state: State, policy: Policy, at_s: float, move: Move) -> float:
-    """How long it stays parked at least: longer if the last start from parked is taken back."""
+def _unpark_wait(state: State, at_s: float, move: Move) -> float:
+    """How long it stays parked at least.
+
+    A start from parked that is taken back before it has served for some times as long as the load
+    took was hardly worth it: the next one waits as long as a load, and twice as long each time.
+    """
     if move.direction is not Direction.PARK:
         return state.unpark_wait_s
-    dwell_s = max(policy.stability.dwell_s, 1.0)
-    return _lengthened(
-        state.unpark_wait_s,
-        at_s - state.unparked_s,
-        dwell_s,
-        first_s=dwell_s,
-        most_s=UNPARK_WAIT_MAX_S,
-    )
+    load_s = state.load_s.get(state.point.variant or "", USUAL_LOAD_S)
+    if at_s - state.unparked_s >= WORTH_LOADS * load_s:
+        return 0.0
+    return min(max(2 * state.unpark_wait_s, load_s), UNPARK_WAIT_MAX_S)
 
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
