@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import EngineError
-from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.kv_graph import Binding, KvGraph
 from trimtab.worker.mapping import Mapping, map_file
 from trimtab.workers.segment_file import is_sealed, make_segment_file
 
@@ -47,7 +47,7 @@ class KvCache:
         self._mapping: Mapping = map_file(descriptor, size)
         self._descriptor = os.dup(descriptor)
         self._in_memory = _is_memory(descriptor)
-        self._bindings: dict[KvGraph, Any] = {}
+        self._bindings: dict[KvGraph, Binding] = {}
 
     @property
     def planes(self) -> int:
@@ -79,7 +79,7 @@ class KvCache:
         """Memory that the segment takes now; 0 for a file on a disk, whose pages can be dropped."""
         return os.fstat(self._descriptor).st_blocks * 512 if self._in_memory else 0
 
-    def binding_for(self, graph: KvGraph) -> Any:
+    def binding_for(self, graph: KvGraph) -> Binding:
         """The engine's binding of this cache alone to a graph: the target's, or a draft's."""
         binding = self._bindings.get(graph)
         if binding is None:

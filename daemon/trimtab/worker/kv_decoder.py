@@ -64,7 +64,9 @@ class KvDecoder:
         self._page_bytes = mmap.PAGESIZE
         self._capacity = shape.aligned_capacity(context, self._page_bytes)
         self._ones = np.ones((1, self._capacity), np.int64)
-        self._logits = np.empty((1, 1, facts.vocabulary), np.float32)
+        self._token = np.zeros((1, 1), np.int64)
+        self._logits: NDArray[np.float32] = np.empty((1, facts.vocabulary), np.float32)
+        self._rooms: dict[int, NDArray[np.float32]] = {}
         self._caches: set[KvCache] = set()
         self._draft: KvGraph | None = None
         self._weaves: dict[tuple[KvCache, ...], Weave] = {}
@@ -132,17 +134,19 @@ class KvDecoder:
             raise EngineError(f"the cache holds {own.capacity} tokens")
         binding = own.binding_for(self._draft)
         tokens = [token]
-        logits = np.empty((1, 1, self._vocabulary), np.float32)
+        logits = self._room(1)
         for number in range(count):
-            ids = np.array([tokens[-1:]], np.int64)
-            self._draft.bind_tokens(binding, ids, self._ones_of(own.length + number + 1))
-            self._draft.bind_logits(binding, logits, _FIRST_ROW)
-            self._draft.run(binding)
+            self._token[0, 0] = tokens[-1]
+            binding.bind_tokens(self._token, self._ones_of(own.length + number + 1))
+            binding.bind_logits(logits, _FIRST_ROW)
+            binding.run()
             tokens.append(choose(logits[0, 0], number))
         return tokens[1:]
 
     def step(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
         """Append one token to each cache; those of one capacity in one run."""
+        if len(batch) == 1:
+            return [self._step_alone(*batch[0])]
         answers: dict[int, Logits | EngineError] = {}
         for rows in self._groups(batch):
             answers |= self._step_group(batch, rows)
@@ -199,23 +203,29 @@ class KvDecoder:
         end = cache.length + len(tokens)
         if end > cache.capacity:
             raise EngineError(f"the cache holds {cache.capacity} tokens, not {end}")
-        ids = np.array([tokens], np.int64)
+        if len(tokens) == 1:
+            ids = self._token
+            ids[0, 0] = tokens[0]
+        else:
+            ids = np.array([tokens], np.int64)
         count = len(rows) if self._graph.has_indices else len(tokens)
-        logits = self._room(1, count)
+        logits = self._room(count)
         binding = cache.binding_for(self._graph)
-        self._graph.bind_tokens(binding, ids, self._ones_of(end))
-        self._graph.bind_logits(binding, logits, rows)
-        self._graph.run(binding)
+        binding.bind_tokens(ids, self._ones_of(end))
+        binding.bind_logits(logits, rows)
+        binding.run()
         cache.length = end
         answer: NDArray[np.float32] = logits[0]
         return answer if self._graph.has_indices else answer[rows]
 
-    def _room(self, batch: int, rows: int) -> NDArray[np.float32]:
-        """Memory for logits (batch, rows, vocabulary), used again and again."""
-        wanted = batch * rows * self._vocabulary
-        if self._logits.size < wanted:
-            self._logits = np.empty((batch, rows, self._vocabulary), np.float32)
-        return self._logits.reshape(-1)[:wanted].reshape(batch, rows, self._vocabulary)
+    def _room(self, rows: int) -> NDArray[np.float32]:
+        """Memory for logits (1, rows, vocabulary): the same for all who ask for so many rows."""
+        if rows not in self._rooms:
+            if len(self._logits) < rows:
+                self._logits = np.empty((rows, self._vocabulary), np.float32)
+                self._rooms.clear()
+            self._rooms[rows] = self._logits[None, :rows]
+        return self._rooms[rows]
 
     def _ones_of(self, length: int) -> NDArray[np.int64]:
         if self._ones.shape[1] < length:
@@ -242,7 +252,7 @@ class KvDecoder:
                 return self._step_together(batch, rows)
             except EngineError:
                 pass  # one of them may be at fault; nobody has moved, so each is tried alone
-        return {row: self._step_alone(*batch[row]) for row in rows}
+        return {row: _kept(self._step_alone(*batch[row])) for row in rows}
 
     def _step_together(
         self, batch: Sequence[tuple[Cache, int]], rows: list[int]
@@ -256,17 +266,21 @@ class KvDecoder:
         if len(self._weaves) > _MOST_WEAVES:
             self._weaves.pop(next(iter(self._weaves))).close()
         logits = weave.step([batch[row][1] for row in rows])
-        return {row: logits[at] for at, row in enumerate(rows)}
+        return dict(zip(rows, logits, strict=True))
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:
-            logits = self._run(_own(cache), (token,), _FIRST_ROW)
+            return self._run(_own(cache), (token,), _FIRST_ROW)[0]
         except EngineError as error:
             return error
-        return np.array(logits[0])
 
 
 _FIRST_ROW: Final = np.zeros(1, np.int64)
+
+
+def _kept(answer: Logits | EngineError) -> Logits | EngineError:
+    """Logits that the next run doesn't overwrite."""
+    return answer if isinstance(answer, EngineError) else np.array(answer)
 
 
 def _own(cache: Cache) -> KvCache:

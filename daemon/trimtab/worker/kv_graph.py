@@ -105,7 +105,7 @@ class KvGraph:
             (inputs.past_value_names % layer, outputs.present_value_names % layer),
         )
 
-    def bind_cache(self, address: int, batch: int, capacity: int) -> Any:
+    def bind_cache(self, address: int, batch: int, capacity: int) -> Binding:
         """A binding whose KV inputs and outputs are one and the same memory.
 
         Args:
@@ -124,41 +124,76 @@ class KvGraph:
                 binding.bind_input(past, "cpu", 0, dtype, shape, at)
                 binding.bind_output(present, "cpu", 0, dtype, shape, at)
                 plane += 1
-        return binding
+        return Binding(self, binding, self._decoder)
 
-    def run(self, binding: Any) -> None:
-        """Compute. The interpreter is free for other threads meanwhile.
 
-        Raises:
-            InterruptedRunError: ``options.terminate`` was set meanwhile.
-            EngineError: The engine failed.
-        """
-        try:
-            self.session.run_with_iobinding(binding, self.options)
-        except Exception as error:  # the engine raises a kind of its own for each fault
-            if self.options.terminate:
-                raise InterruptedRunError("the run was given up") from error
-            raise EngineError(f"the engine failed: {error}") from error
+class Binding:
+    """A graph and the memory that its runs read and write; made by `KvGraph.bind_cache`.
 
-    def bind_tokens(self, binding: Any, tokens: NDArray[np.int64], mask: NDArray[np.int64]) -> None:
-        """Bind what is to be read; both arrays must live until the run is over."""
-        names = self._decoder.inputs
-        for name, array in ((names.input_ids, tokens), (names.attention_mask, mask)):
-            binding.bind_input(name, "cpu", 0, np.int64, list(array.shape), array.ctypes.data)
+    Arrays that are bound are kept, and not bound again: a run fills the processor's caches with
+    weights, so that each call of Python's costs ten times as much after it.
 
-    def bind_logits(
-        self, binding: Any, logits: NDArray[np.float32], indices: NDArray[np.int64]
-    ) -> None:
+    Args:
+        graph: The graph.
+        binding: The engine's, with the KV cache bound.
+        decoder: Names of the other inputs and outputs.
+    """
+
+    def __init__(self, graph: KvGraph, binding: Any, decoder: DecoderFacts) -> None:
+        self._graph = graph
+        self._binding = binding
+        self._tokens_name = decoder.inputs.input_ids
+        self._mask_name = decoder.inputs.attention_mask
+        self._logits_name = decoder.outputs.logits
+        self._bound: dict[str, NDArray[Any]] = {}
+
+    def bind_tokens(self, tokens: NDArray[np.int64], mask: NDArray[np.int64]) -> None:
+        """Bind what is to be read."""
+        self._bind_input(self._tokens_name, tokens)
+        self._bind_input(self._mask_name, mask)
+
+    def bind_logits(self, logits: NDArray[np.float32], indices: NDArray[np.int64]) -> None:
         """Bind where logits go (batch, rows, vocabulary), and which rows of the input they're for.
 
         Without ``logits_indices`` in the graph, there must be a row for each token.
         """
-        name = self._decoder.outputs.logits
-        binding.bind_output(name, "cpu", 0, np.float32, list(logits.shape), logits.ctypes.data)
-        if self.has_indices:
-            binding.bind_input(
-                INDICES, "cpu", 0, np.int64, list(indices.shape), indices.ctypes.data
-            )
+        if self._is_new(self._logits_name, logits):
+            place = ("cpu", 0, np.float32, list(logits.shape), _address(logits))
+            self._binding.bind_output(self._logits_name, *place)
+        if self._graph.has_indices:
+            self._bind_input(INDICES, indices)
+
+    def run(self) -> None:
+        """Compute. The interpreter is free for other threads meanwhile.
+
+        Raises:
+            InterruptedRunError: ``options.terminate`` of the graph was set meanwhile.
+            EngineError: The engine failed.
+        """
+        options = self._graph.options
+        try:
+            self._graph.session.run_with_iobinding(self._binding, options)
+        except Exception as error:  # the engine raises a kind of its own for each fault
+            if options.terminate:
+                raise InterruptedRunError("the run was given up") from error
+            raise EngineError(f"the engine failed: {error}") from error
+
+    def _bind_input(self, name: str, array: NDArray[np.int64]) -> None:
+        if self._is_new(name, array):
+            place = ("cpu", 0, np.int64, list(array.shape), _address(array))
+            self._binding.bind_input(name, *place)
+
+    def _is_new(self, name: str, array: NDArray[Any]) -> bool:
+        """Whether it isn't the array that is bound there; it is kept from now on."""
+        if self._bound.get(name) is array:
+            return False
+        self._bound[name] = array
+        return True
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Of its first byte, without the detour over ctypes."""
+    return int(array.__array_interface__["data"][0])
 
 
 def kv_type(decoder: DecoderFacts, inputs: dict[str, Any]) -> KvType:

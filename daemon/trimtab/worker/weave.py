@@ -8,13 +8,12 @@ the segments at once, and the batch can be another one at the next step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.worker.kv_cache import KvCache
-from trimtab.worker.kv_graph import KvGraph
+from trimtab.worker.kv_graph import Binding, KvGraph
 from trimtab.worker.mapping import Mapping, reserve
 
 
@@ -42,46 +41,45 @@ class Weave:
                 for row, cache in enumerate(caches):
                     at = (plane * rows + row) * plane_bytes
                     self._arena.place(at, cache.descriptor, plane * plane_bytes, plane_bytes)
-            self._binding: Any = graph.bind_cache(self._arena.address, rows, capacity)
+            self._binding: Binding = graph.bind_cache(self._arena.address, rows, capacity)
         except BaseException:
             self._arena.close()
             raise
         self._tokens = np.zeros((rows, 1), np.int64)
-        self._positions = np.arange(capacity)
         self._logits = np.empty((rows, 1, vocabulary), np.float32)
-        self._mask: NDArray[np.int64] = np.zeros(0, np.int64)
-        graph.bind_logits(self._binding, self._logits, _FIRST_ROW)
+        self._rows = [row[0] for row in self._logits]
+        self._binding.bind_logits(self._logits, _FIRST_ROW)
 
     @property
     def caches(self) -> tuple[KvCache, ...]:
         """The conversations, row by row."""
         return self._caches
 
-    def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def step(self, tokens: Sequence[int]) -> Sequence[NDArray[np.float32]]:
         """Append one token to each conversation.
 
         Args:
             tokens: One for each row.
 
         Returns:
-            Logits (rows, vocabulary), in memory that the next step uses again.
+            Logits (vocabulary) for each row, in memory that the next step uses again.
 
         Raises:
             EngineError: The engine failed; no conversation has moved.
         """
-        lengths = np.array([cache.length for cache in self._caches])
+        lengths = [cache.length for cache in self._caches]
         self._tokens[:, 0] = tokens
-        width = int(lengths.max()) + 1
-        self._mask = (self._positions[:width] <= lengths[:, None]).astype(np.int64)
-        self._graph.bind_tokens(self._binding, self._tokens, self._mask)
-        self._graph.run(self._binding)
+        mask = np.zeros((len(lengths), max(lengths) + 1), np.int64)
+        for row, length in enumerate(lengths):
+            mask[row, : length + 1] = 1
+        self._binding.bind_tokens(self._tokens, mask)
+        self._binding.run()
         for cache in self._caches:
             cache.length += 1
-        return self._logits[:, 0]
+        return self._rows
 
     def close(self) -> None:
-        """Unmap the arena; the segments keep what is in them."""
-        self._binding = None
+        """Unmap the arena, for good; the segments keep what is in them."""
         self._arena.close()
 
 
