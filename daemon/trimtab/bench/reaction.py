@@ -54,6 +54,7 @@ class Size:
         nearest_bytes: Least distance above the limit at the beginning of a squeeze.
         farthest_bytes: The greatest.
         prompt: Characters of a conversation that ends.
+        disturbed: Squeezes that may be repeated since others had crossed the limit.
     """
 
     squeezes: int
@@ -61,10 +62,11 @@ class Size:
     nearest_bytes: int
     farthest_bytes: int
     prompt: int
+    disturbed: int
 
 
-FULL: Final = Size(50, 1536 * MIB, 128 * MIB, 640 * MIB, 1200)
-QUICK: Final = Size(2, 256 * MIB, 64 * MIB, 128 * MIB, 400)
+FULL: Final = Size(50, 1536 * MIB, 128 * MIB, 640 * MIB, 1200, 50)
+QUICK: Final = Size(2, 512 * MIB, 96 * MIB, 256 * MIB, 400, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +177,12 @@ class Reaction:
                     measured.append(one)
                     continue
                 self.disturbed += 1
-                if self.disturbed > self._size.squeezes:
+                if self.disturbed > self._size.disturbed:
                     raise WorkerError(
                         "others on this machine take and give back too much memory",
                         hint="This benchmark needs a quiet machine.",
                     )
+                await asyncio.sleep(CALM_S * self.disturbed)
             return measured
         finally:
             await self._squeeze.stop()

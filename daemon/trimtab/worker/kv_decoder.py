@@ -270,9 +270,10 @@ class KvDecoder:
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:
-            return self._run(_own(cache), (token,), _FIRST_ROW)[0]
+            logits: Logits = self._run(_own(cache), (token,), _FIRST_ROW)[0]
         except EngineError as error:
             return error
+        return logits
 
 
 _FIRST_ROW: Final = np.zeros(1, np.int64)
