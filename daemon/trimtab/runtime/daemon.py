@@ -301,7 +301,7 @@ class Daemon:
 
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
-        self.supervisor.shoot_wedged(self.streams.has_work)
+        self._shoot_wedged()
         pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
         if pids != self._watched:
             self._watched = pids
@@ -320,6 +320,13 @@ class Daemon:
         self._offload()
         if self.on_tick is not None:
             self.on_tick(snapshot.at_s)
+
+    def _shoot_wedged(self) -> None:
+        """End workers that are silent for too long, or towards one of their streams."""
+        self.supervisor.shoot_wedged(self.streams.has_work)
+        for worker, reason in self.streams.stalled():
+            if not self.supervisor.falters(worker):  # else it is silent towards everybody
+                worker.shoot(reason)
 
     def _calm(self) -> bool:
         """True if nothing is lost by looking at the sensors less often for now."""

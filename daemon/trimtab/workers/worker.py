@@ -301,9 +301,12 @@ class Worker:
         self._close()
 
     def shoot(self, reason: str) -> None:
-        """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual."""
+        """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual.
+
+        Of several reasons the first one is told.
+        """
         if self._process is not None:
-            self._wedged = reason
+            self._wedged = self._wedged or reason
             self._process.signal(SIGKILL)
 
     def _on_message(self, message: FromWorker) -> None:
