@@ -142,7 +142,8 @@ def _pinned(now: dict[str, Any]) -> str:
         return ""
     knobs = ", ".join(f"{knob}={value}" for knob, value in now["pinned"].items())
     left = now["pin_expires_in_s"]
-    return f"{knobs}, " + ("until it is unpinned" if left is None else f"for {seconds(left)} more")
+    told = f"{knobs}, " + ("until it is unpinned" if left is None else f"for {seconds(left)} more")
+    return f"{told}; {now['pin_waits']}" if now.get("pin_waits") else told
 
 
 def _counts(now: dict[str, Any]) -> str:
