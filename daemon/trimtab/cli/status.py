@@ -65,6 +65,7 @@ def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
         ("streams", _streams(now)),
         *[("worker", _worker(worker)) for worker in now["workers"]],
         ("window", _window(now)),
+        ("heat", now.get("heat_kept", "")),
         ("pinned", _pinned(now)),
         ("paused", "steps are stopped; `trimtab resume` starts them" if now["paused"] else ""),
         ("counts", _counts(now)),

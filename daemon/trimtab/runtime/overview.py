@@ -18,7 +18,7 @@ from trimtab.errors import RequestError
 from trimtab.planner.assess import assess, facts, situation, standing_pin
 from trimtab.planner.choose import why_out
 from trimtab.planner.predict import predict
-from trimtab.planner.standing import passed_over
+from trimtab.planner.standing import heat_kept, passed_over
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
@@ -216,6 +216,7 @@ class Overview:
             pinned={} if pin is None else {str(knob): value for knob, value in pin.knobs.items()},
             pin_expires_in_s=None if until_s is None else until_s - now,
             pin_waits=pin_waits(state, now),
+            heat_kept=heat_kept(state, daemon.controller.policy, now),
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
             expected=_expected(state),

@@ -99,6 +99,8 @@ class StatusView(msgspec.Struct, frozen=True):
         waiting_turn: Those of them that are paused until it is their turn.
         pin_waits: Why the pinned variant isn't served for now, and when it is tried again; empty if
             nothing keeps it out.
+        heat_kept: What is kept for heat only since it would get too hot without it, in words; empty
+            if nothing is.
         shed_total: Requests that were refused because nothing was to be gained by keeping them.
         expected: What the point in force is predicted to hold and do, and what that rests on; None
             while nothing is loaded.
@@ -133,6 +135,7 @@ class StatusView(msgspec.Struct, frozen=True):
     window: WindowView = WindowView()
     expected: Prediction | None = None
     pin_waits: str = ""
+    heat_kept: str = ""
 
 
 class Control(Protocol):
