@@ -247,7 +247,7 @@ async def test_a_question_that_is_never_answered_is_not_hidden_by_what_else_is_s
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor, told, worker = await ready("wedged", launch)
-    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.5)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 1.5)
     with pytest.raises(SilentWorkerError):
         await worker.ping(0.05)
     async with asyncio.timeout(10):
