@@ -85,6 +85,29 @@ def test_why_explains_the_last_decision_or_any(trimtab: Run, gateway: ServedGate
     assert "No decision has been made yet" in none.out
 
 
+def test_why_tells_what_is_kept_for_heat_now_and_not_of_an_older_decision(
+    trimtab: Run, gateway: ServedGateway
+) -> None:
+    kept = "the pace is kept at 80%: at 100% it would reach 84 °C, over the limit of 80 °C"
+    change(gateway, heat_kept=kept)
+    last, second, program = trimtab("why"), trimtab("why", "2"), trimtab("why", "--json")
+    status = " ".join(trimtab("status").out.split())
+
+    assert f"Now {kept}." in " ".join(last.out.split())
+    assert "kept" not in second.out
+    assert "heat_kept" not in json.loads(program.out)
+    assert f"heat {kept}" in status
+
+
+def test_a_pinned_variant_that_is_left_out_is_told_by_status(
+    trimtab: Run, gateway: ServedGateway
+) -> None:
+    change(gateway, pinned={"variant": "int4"}, pin_waits="it may be tried again in 50 s")
+    told = " ".join(trimtab("status").out.split())
+
+    assert "variant=int4, until it is unpinned; it may be tried again in 50 s" in told
+
+
 def test_why_tells_what_was_left_out(trimtab: Run, gateway: ServedGateway) -> None:
     record = a_record(1)
     record["excluded"] = [{"point": record["source"], "reason": "it needs 90 MiB more"}]

@@ -14,10 +14,12 @@ from trimtab.domain.actions import SetPace, SwitchWorker
 from trimtab.domain.decisions import Direction
 from trimtab.domain.events import PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner.foresight import ThermalFit
 from trimtab.planner.heat import advance, given_back_celsius, ladder
 from trimtab.planner.plan import waits_to_grow
-from trimtab.planner.state import NEVER_S, Heat, Left, State
+from trimtab.planner.standing import heat_kept
+from trimtab.planner.state import NEVER_S, Heat, Left, Pin, Quarantine, State
 from trimtab.policy.compiled import Stability
 from trimtab.telemetry.values import from_plain, to_plain
 
@@ -276,3 +278,71 @@ def test_a_pin_that_is_taken_off_leaves_more_threads_to_the_budget() -> None:
 
     assert held == 1
     assert world.point.variant == "int8"  # memory never waits for the budget
+
+
+# ---------------------------------------------------------------- what people are told
+
+
+def test_a_level_that_the_prediction_keeps_is_told_with_temperature_and_limit() -> None:
+    world = closed_loop(by_pace, 0.5)
+
+    assert heat_kept(world.state, world.policy, world.now) == (
+        "the pace is kept at 80%: at 100% the hottest zone, now at 70 °C, is predicted to reach "
+        "84 °C, over the limit of 80 °C"
+    )
+
+
+def test_threads_that_the_prediction_keeps_are_told_likewise() -> None:
+    def ends(point: OperatingPoint, _: float) -> float:
+        return 47.5 if point.threads == 1 else 85.0
+
+    world = closed_loop(ends, 1, knobs=replace(PLAIN.knobs, pace_min_ratio=1.0))
+    told = heat_kept(world.state, world.policy, world.now)
+
+    assert told.startswith("the threads are kept at 1: with 2 the hottest zone, now at 48 °C, is ")
+    assert told.endswith(" °C, over the limit of 80 °C")
+
+
+def test_a_variant_that_the_prediction_keeps_out_is_named() -> None:
+    model, limit = World(policy()).model, policy().temperature
+    assert limit is not None
+    hottest = ladder(model, PLAIN.knobs, 1)
+    level = hottest.ends[Knob.PACE] + 1
+    left = {hottest.name(level): Left(0.0, 79.2, None)}
+    readings = {"temperature.max": Reading("temperature.max", 71.0, 10.0)}
+    state = State(model=model, heat=Heat(level, 0.0, left=left), snapshot=Snapshot(10.0, readings))
+
+    assert heat_kept(state, policy(), 10.0) == (
+        "fp32 is kept out: with it the hottest zone, now at 71 °C, is predicted to reach 79 °C, "
+        "too close to the limit of 80 °C"
+    )
+
+
+def test_a_predicted_temperature_that_is_only_just_over_the_limit_is_told_apart_from_it() -> None:
+    world = closed_loop(lambda point, _: 30 + 50.2 * point.pace_ratio, 1)
+    told = heat_kept(world.state, world.policy, world.now)
+
+    assert "reach 80." in told
+    assert told.endswith("the limit of 80.0 °C")
+
+
+def test_nothing_is_told_of_heat_where_something_else_keeps_the_level_or_nothing_does() -> None:
+    kept = closed_loop(by_pace, 0.5)
+    hot = replace(kept.state, snapshot=Snapshot(kept.now, {"temperature.max": reading(75.0)}))
+    blind = replace(kept.state, snapshot=Snapshot(kept.now, {}))
+    pinned = replace(kept.state, pin=Pin({Knob.PACE: 0.8}, None, "uid 0"))
+    rests = replace(kept.state, distrust={"pace": Quarantine(kept.now + 60, 60.0, "in vain")})
+    cooled = closed_loop(by_pace, 0.5)
+    heat(cooled, lambda point, at_s: by_pace(point, at_s) - 15, 0.5)
+
+    told = [
+        heat_kept(state, kept.policy, kept.now)
+        for state in (hot, blind, pinned, rests, State(), cooled.state)
+    ]
+
+    assert told == [""] * 6
+    assert heat_kept(kept.state, policy(temperature=None), kept.now) == ""
+
+
+def reading(celsius: float) -> Reading:
+    return Reading("temperature.max", celsius, 0.0)

@@ -28,6 +28,7 @@ from trimtab.domain.events import (
     WorkerLost,
 )
 from trimtab.domain.knobs import PARKED, Knob, KvPlacement
+from trimtab.planner.assess import kept_out
 from trimtab.policy.compiled import (
     Comparison,
     Floor,
@@ -220,6 +221,75 @@ def test_a_pin_that_does_not_fit_parks_rather_than_break_the_memory_limit_or_the
     world.run(5)
 
     assert world.point == PARKED
+
+
+def test_a_pinned_variant_that_does_not_load_takes_nothing_away_from_the_serving_one() -> None:
+    world = World(policy(), failing={"int8"}).start()
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    world.run(50)
+
+    assert world.loaded.variant == "fp32"
+    assert world.moves == ["start fp32", "down int8"]
+    assert kept_out(world.state, world.now) == world.state.quarantine["int8"]
+
+
+def test_a_pinned_variant_that_did_not_load_is_tried_again_while_it_is_pinned() -> None:
+    world = World(policy(), failing={"int8"}).start()
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    world.run(10)
+    world.failing.clear()
+    world.run(60)
+    again = world.decisions[-1]
+
+    assert world.point.variant == "int8"
+    assert again.trigger.text == "int8 is pinned"
+    assert kept_out(world.state, world.now) is None
+
+
+def test_a_pinned_variant_that_did_not_load_is_not_tried_again_once_it_is_unpinned() -> None:
+    world = World(policy(), failing={"int8"}).start()
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    world.run(10)
+    world.post(PinCleared(world.now, "uid 0"))
+    world.run(200)
+
+    assert world.moves == ["start fp32", "down int8"]
+
+
+def test_what_had_to_go_first_for_a_pinned_variant_that_does_not_load_comes_back() -> None:
+    world = World(policy(), free_bytes=1400 * MIB, failing={"int8"}).start()
+    before = world.point
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    switch = world.actions[-1]
+    world.run(10)
+    back = world.decisions[-1]
+
+    assert isinstance(switch, SwitchWorker)
+    assert switch.mode is HandoverMode.BREAK_BEFORE_MAKE
+    assert world.loaded == world.point == before
+    assert world.moves == ["start fp32", "down int8", "start fp32"]
+    assert back.trigger.text == "int8, for which it had to go, did not load"
+
+
+def test_the_other_pinned_knobs_hold_while_the_pinned_variant_is_left_out() -> None:
+    world = World(policy(), failing={"int8"}).start()
+    pinned = ((Knob.VARIANT, "int8"), (Knob.CONTEXT, 1024))
+    world.post(PinSet(world.now, pinned, None, "uid 0"))
+    world.run(30)
+
+    assert (world.point.variant, world.point.context) == ("fp32", 1024)
+
+
+def test_others_serve_while_a_pinned_variant_whose_workers_keep_dying_is_left_out() -> None:
+    world = World(policy()).start()
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    world.run(5)
+    for _ in range(6):
+        world.loaded = PARKED
+        world.post(WorkerLost(world.now, "int8", "killed by SIGSEGV"))
+        world.run(12)
+
+    assert world.point.variant == "fp32"
 
 
 def test_unpinning_lets_the_planner_move_again() -> None:

@@ -37,7 +37,7 @@ from trimtab.domain.knobs import Knob, KvPlacement
 from trimtab.domain.models import VariantSpec
 from trimtab.domain.scheduling import Objective
 from trimtab.planner import State, step
-from trimtab.planner.assess import situation
+from trimtab.planner.assess import kept_out, situation
 from trimtab.planner.outcome import settling
 from trimtab.planner.predict import loaded_bytes
 from trimtab.planner.relief import IDLE_KV, idle_bytes, resting
@@ -142,7 +142,8 @@ class Core(RuleBasedStateMachine):
             return  # nobody can know, or a worker that has just been loaded grows by itself
         short = world.available_bytes + idle_bytes(world.state) < HEADROOM
         assert world.point.parked or not short
-        assert self.paused or self.pinned is None or world.point.variant in (self.pinned, None)
+        free = self.paused or self.pinned is None or kept_out(world.state, world.now) is not None
+        assert free or world.point.variant in (self.pinned, None)
 
     @rule(
         variant=st.sampled_from(LADDER.variants),
@@ -365,9 +366,11 @@ class Core(RuleBasedStateMachine):
                 )
 
     @invariant()
-    def a_pinned_variant_is_the_only_one_that_is_chosen(self) -> None:
+    def a_pinned_variant_is_the_only_one_that_is_chosen_unless_it_failed(self) -> None:
         for before, decision in self.records:
             pin = before.pin
+            if kept_out(before, decision.at_s) is not None:
+                continue
             if pin is not None and decision.direction in (Direction.UP, Direction.DOWN):
                 assert decision.target.variant in (pin.knobs[Knob.VARIANT], before.point.variant)
 

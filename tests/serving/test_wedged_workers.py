@@ -16,6 +16,8 @@ from test_continuity import TALK
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
+from trimtab.runtime import daemon as daemon_module
+from trimtab.runtime import ticks as ticks_module
 from trimtab.runtime.condition import condition
 from trimtab.workers import supervisor as supervisor_module
 
@@ -126,6 +128,62 @@ async def test_a_wedged_worker_that_is_replaced_leaves_no_kv_behind(
 
         assert rig.daemon.pool.ledger().leased == 0
         assert rig.daemon.pool.ledger().idle_count == 1
+
+
+async def test_an_idle_worker_that_hangs_is_replaced_before_anybody_asks_for_anything(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "PING_AFTER_S", 0.5)
+    async with running(tiny) as rig:
+        expected = await rig.read(await rig.ask(TALK))
+        before = wedge(rig)
+        async with watched(rig) as seen:
+            await rig.until(lambda: condition(rig.daemon)[0] == "degraded")
+            _, reason = condition(rig.daemon)
+            await rig.until(lambda: bool(why_lost(rig)))
+            await rig.until(lambda: condition(rig.daemon)[0] == "ready")
+        after = rig.worker_pid
+        answer = await rig.read(await rig.ask(TALK))
+
+        assert seen[0] == "ready"
+        assert "asked something and has said nothing" in reason
+        assert "no sign of life" in why_lost(rig)[0]
+        assert after != before
+        assert answer.tokens == expected.tokens
+
+
+async def test_a_daemon_at_rest_that_finds_a_worker_hung_looks_at_once_and_not_at_its_next_look(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "PING_AFTER_S", 0.5)
+    monkeypatch.setattr(ticks_module, "CALM_AFTER_S", 0.3)
+    monkeypatch.setattr(ticks_module, "CALM_TICK_S", 3600.0)
+    monkeypatch.setattr(daemon_module, "calm", lambda *_: True)
+    async with running(tiny) as rig:
+        wedge(rig)
+        await asyncio.sleep(0.6)
+        rig.daemon.look()  # the one that asks; at rest the next one is an hour away
+        await rig.until(lambda: bool(why_lost(rig)))
+
+        assert "no sign of life" in why_lost(rig)[0]
+
+
+async def test_asking_an_idle_worker_does_not_keep_a_daemon_from_resting(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "PING_AFTER_S", 0.0)
+    monkeypatch.setattr(daemon_module, "calm", lambda *_: True)
+    async with running(tiny) as rig:
+        worker = rig.daemon.streams.active
+        assert worker is not None
+        for _ in range(3):
+            await rig.until(lambda: worker.asked_s is None)
+            rig.daemon.look()
+            busy = rig.daemon.supervisor.busy
+            await asyncio.sleep(0)  # where it is asked
+
+            assert worker.asked_s is not None
+            assert not busy
 
 
 async def test_a_request_that_gave_up_still_counts_as_unanswered(tiny: ModelSpec) -> None:

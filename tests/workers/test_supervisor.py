@@ -230,7 +230,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered
     supervisor, told, worker = await ready("wedged", launch)
     monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
     await worker.render(text="hello")
-    answered = worker.asked
+    open_question_s = worker.asked_s
     with pytest.raises(SilentWorkerError):
         await worker.ping(0.05)
     supervisor.shoot_wedged(lambda _: False)
@@ -238,9 +238,45 @@ async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered
     supervisor.shoot_wedged(lambda _: False)
     await until(lambda: bool(told.lost))
 
-    assert not answered
-    assert worker.asked
+    assert open_question_s is None
+    assert worker.asked_s is not None
     assert "no sign of life" in told.lost[0]
+
+
+async def test_a_question_that_is_never_answered_is_not_hidden_by_what_else_is_said(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, told, worker = await ready("wedged", launch)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 1.5)
+    with pytest.raises(SilentWorkerError):
+        await worker.ping(0.05)
+    async with asyncio.timeout(10):
+        while not told.lost:
+            await asyncio.sleep(0.05)
+            if worker.alive:
+                await asyncio.gather(worker.render(text="hello"), return_exceptions=True)
+            supervisor.shoot_wedged(lambda _: False)
+
+    assert "no answer to a question" in told.lost[0]
+
+
+async def test_an_idle_worker_is_asked_whether_it_lives_once_it_was_not_heard_of_for_long(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, _, worker = await ready("none", launch)
+    fresh = supervisor.unheard()
+    monkeypatch.setattr(supervisor_module, "PING_AFTER_S", 0.05)
+    await asyncio.sleep(0.1)
+    supervisor.shoot_wedged(lambda _: True)
+    busy = supervisor.unheard()
+    supervisor.shoot_wedged(lambda _: False)
+    idle = supervisor.unheard()
+    monkeypatch.setattr(supervisor_module, "PING_AFTER_S", 60.0)
+    await worker.ping(10)
+    await supervisor.retire_all()
+
+    assert (fresh, busy, idle) == ([], [], [worker])
+    assert supervisor.unheard() == []
 
 
 async def test_a_ping_that_is_not_answered_says_so(launch: Launch) -> None:

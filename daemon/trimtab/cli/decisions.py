@@ -21,10 +21,12 @@ NOTHING_YET = "No decision has been made yet: the operating point is what the po
 def why(ctx: click.Context, number: int | None, as_json: bool) -> None:
     """Explain the last decision, or the one with this NUMBER, in sentences.
 
-    What was seen, what was chosen, what lost and why, and what came of it.
+    What was seen, what was chosen, what lost and why, and what came of it. Without a NUMBER also
+    what is kept for heat only since it is predicted to get too hot again without it.
     """
     with connect(loaded(ctx)) as client:
         record = _one(client, number)
+        kept = "" if number or as_json else client.get(f"{PREFIX}/status").get("heat_kept", "")
     if as_json:
         print_json(record)
     elif record is None:
@@ -33,6 +35,8 @@ def why(ctx: click.Context, number: int | None, as_json: bool) -> None:
         click.echo(wrapped(explain(record), indent=9))
         for line in _excluded(record):
             click.echo(line)
+    if kept:
+        click.echo(wrapped(f"Now {kept}.", indent=4))
 
 
 @click.command()

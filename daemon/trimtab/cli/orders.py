@@ -17,8 +17,13 @@ from trimtab.telemetry.words import seconds
 def pin(ctx: click.Context, knobs: tuple[str, ...], duration: str | None, as_json: bool) -> None:
     """Fix knobs of the operating point: `trimtab pin variant=int8 context=2048 --for 10m`.
 
-    Knobs: variant, context, threads, speculation, kv_placement, pace (0.1 to 1). Memory safety
-    comes before a pin, a pin before everything else.
+    Knobs: variant, context, threads, pace (0.1 to 1). Memory safety comes before a pin, a pin
+    before everything else: where no context of a pinned variant fits, the model is parked.
+
+    A variant that is left out for now since it failed can't be pinned; the message says why, and
+    for how long. One that turns out not to load takes nothing away: what served before serves on,
+    or comes back, and the pinned one is tried again after a minute, then after longer and longer
+    (`trimtab status` says when), until it is unpinned.
     """
     values = dict(_pair(knob) for knob in knobs)
     body = {"knobs": values} | ({"for": duration} if duration else {})

@@ -65,6 +65,7 @@ def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
         ("streams", _streams(now)),
         *[("worker", _worker(worker)) for worker in now["workers"]],
         ("window", _window(now)),
+        ("heat", now.get("heat_kept", "")),
         ("pinned", _pinned(now)),
         ("paused", "steps are stopped; `trimtab resume` starts them" if now["paused"] else ""),
         ("counts", _counts(now)),
@@ -142,7 +143,8 @@ def _pinned(now: dict[str, Any]) -> str:
         return ""
     knobs = ", ".join(f"{knob}={value}" for knob, value in now["pinned"].items())
     left = now["pin_expires_in_s"]
-    return f"{knobs}, " + ("until it is unpinned" if left is None else f"for {seconds(left)} more")
+    told = f"{knobs}, " + ("until it is unpinned" if left is None else f"for {seconds(left)} more")
+    return f"{told}; {now['pin_waits']}" if now.get("pin_waits") else told
 
 
 def _counts(now: dict[str, Any]) -> str:

@@ -74,6 +74,7 @@ def point_line(status: StatusView) -> Text:
         left = status.pin_expires_in_s
         line.append(f"  pinned: {knobs}", style="magenta")
         line.append("" if left is None else f" for {seconds(left)}", style="magenta")
+        line.append(", not to be had now" if status.pin_waits else "", style="bold yellow")
     if status.paused:
         line.append("  steps are paused", style="magenta")
     return labelled("point", line)

@@ -16,7 +16,7 @@ from trimtab.planner.frame import Inputs, frame
 from trimtab.planner.points import draft_of
 from trimtab.planner.predict import Basis, Facts, Situation, predict_from
 from trimtab.planner.relief import idle_bytes, resting
-from trimtab.planner.state import State
+from trimtab.planner.state import Pin, Quarantine, State
 from trimtab.policy.compiled import KnobBounds, Policy
 
 MIB: Final = 1024 * 1024
@@ -184,8 +184,24 @@ def _inputs(
 
 
 def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:
-    """What is pinned at this time."""
-    pin = state.pin
-    if pin is None or (pin.until_s is not None and at_s >= pin.until_s):
+    """What is pinned at this time and can be had: no variant while it is in quarantine."""
+    pin = standing_pin(state, at_s)
+    if pin is None:
         return {}
-    return pin.knobs
+    if kept_out(state, at_s) is None:
+        return pin.knobs
+    return {knob: value for knob, value in pin.knobs.items() if knob is not Knob.VARIANT}
+
+
+def standing_pin(state: State, at_s: float) -> Pin | None:
+    """The pin, until it is taken off or its time is over."""
+    pin = state.pin
+    return None if pin is None or (pin.until_s is not None and at_s >= pin.until_s) else pin
+
+
+def kept_out(state: State, at_s: float) -> Quarantine | None:
+    """The quarantine that keeps the pinned variant from being served; None if there is none."""
+    pin = standing_pin(state, at_s)
+    variant = None if pin is None else pin.knobs.get(Knob.VARIANT)
+    entry = None if variant is None else state.quarantine.get(str(variant))
+    return entry if entry is not None and at_s < entry.until_s else None

@@ -92,7 +92,7 @@ def _from_nothing(
     if state.lost_point is not None:
         again = choose.find(judged, state.lost_point)
         if again is not None and not again.reason and again.fit <= Fit.NOW:
-            trigger = Trigger("worker", text=cause or "the worker was lost")
+            trigger = Trigger("worker", text=cause or _why_it_went(state))
             return Move(again.point, again, trigger, Direction.START)
     demand = state.demand
     urgent = not state.parked or state.wanted or demand.held + demand.waiting > 0
@@ -104,6 +104,14 @@ def _from_nothing(
         text = cause or ("streams are held and it fits" if demand.held else waiting)
         return Move(target.point, target, Trigger("demand", text=text), Direction.START)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
+
+
+def _why_it_went(state: State) -> str:
+    """Why what was in force before isn't loaded any more."""
+    settling = state.settling
+    if settling is None or not settling.failed:
+        return "the worker was lost"
+    return f"{settling.decision.target.variant}, for which it had to go, did not load"
 
 
 def _stays_parked(state: State, policy: Policy, at_s: float) -> bool:
@@ -320,6 +328,9 @@ def _why(
         return Trigger("event", text=cause)
     if current is not None and current.reason:
         return Trigger("exclusion", text=current.reason)
+    wanted = pinned_knobs(state, at_s).get(Knob.VARIANT, state.point.variant)
+    if wanted != state.point.variant:
+        return Trigger("pin", text=f"{wanted} is pinned")
     if current is None and (rule := _latest_rule(state, policy)) is not None:
         return rule
     if current is None and celsius is not None and policy.temperature is not None and heat.level:

@@ -102,6 +102,10 @@ class Ladder:
         slower = len(self.paces) - 1
         return slower < level <= slower + len(self.threads) - 1
 
+    def knob(self, level: int) -> Knob | None:
+        """The knob that this level turns; None if there is no such level."""
+        return next((knob for knob, end in self.ends.items() if 0 < level <= end), None)
+
     def name(self, level: int) -> str:
         """What this level takes away from the one above; empty if there is no such level."""
         slower, fewer = len(self.paces) - 1, len(self.threads) - 1
@@ -192,8 +196,7 @@ def advance(
     heat = _settled(heat, celsius, fit, steps, at_s)
     if heat.level == 0 or celsius > limit.leave_celsius:
         return replace(heat, cool_since_s=None)
-    back = given_back_celsius(heat, celsius, fit, steps, at_s)
-    if back is not None and back > limit.enter_celsius - SPARE_CELSIUS:
+    if kept_for_celsius(heat, celsius, fit, policy, steps, at_s) is not None:
         return replace(heat, cool_since_s=None)
     since_s = heat.cool_since_s if heat.cool_since_s is not None else at_s
     lasted = at_s - since_s >= max(policy.stability.dwell_s, heat.wait_s)
@@ -241,6 +244,22 @@ def _settled(heat: Heat, celsius: float, fit: ThermalFit, steps: Ladder, at_s: f
         return heat
     known = replace(left, brought_celsius=max(0.0, left.celsius - tends))
     return replace(heat, left={**heat.left, name: known})
+
+
+def kept_for_celsius(
+    heat: Heat, celsius: float, fit: ThermalFit, policy: Policy, steps: Ladder, at_s: float
+) -> float | None:
+    """Where the temperature is predicted to tend without the level that is kept for that.
+
+    Returns:
+        None if the prediction doesn't keep it: nothing is known, it would stay cool enough there,
+        or it isn't cool enough here to ask.
+    """
+    limit = policy.temperature
+    if limit is None or heat.level == 0 or celsius > limit.leave_celsius:
+        return None
+    back = given_back_celsius(heat, celsius, fit, steps, at_s)
+    return back if back is not None and back > limit.enter_celsius - SPARE_CELSIUS else None
 
 
 def given_back_celsius(

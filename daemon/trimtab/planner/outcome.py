@@ -9,6 +9,7 @@ from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
 from trimtab.domain.knobs import Knob
+from trimtab.planner.assess import kept_out
 from trimtab.planner.faults import quarantined
 from trimtab.planner.heat import JUDGED_S
 from trimtab.planner.plan import waits_to_grow
@@ -49,6 +50,8 @@ def ended(state: State, event: ActionEnded) -> State:
             state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:
         state = quarantined(state, event.variant, event.reason, event.at_s)
+        if not before.parked and event.point.parked and kept_out(state, event.at_s) is not None:
+            state = replace(state, lost_point=before)  # what had to go first for a pin comes back
     return _account(state, event)
 
 

@@ -5,11 +5,14 @@ Asked for by screens and commands, never on a tick, except for `waits_for`, whic
 
 from __future__ import annotations
 
-from trimtab.domain.knobs import OperatingPoint
+from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner import choose, value
-from trimtab.planner.assess import Assessed, Fit, mib
+from trimtab.planner.assess import Assessed, Fit, mib, pinned_knobs
+from trimtab.planner.heat import Ladder, kept_for_celsius, ladder, restrict
 from trimtab.planner.plan import needs_worker, waits_to_grow
+from trimtab.planner.relief import resting
 from trimtab.planner.state import State
+from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 
 
@@ -40,6 +43,45 @@ def waits_for(state: State, policy: Policy, target: Assessed, since_s: float, at
     if needs_worker(state.point, target.point) and len(state.handovers) >= budget:
         return f"the policy's {budget} switches an hour are used up"
     return ""
+
+
+def heat_kept(state: State, policy: Policy, at_s: float) -> str:
+    """What is kept for heat only since it would get too hot without it, in a sentence.
+
+    Empty if there is no such thing: nothing is kept, what is kept isn't in force (it rests, or a
+    person pinned its knob), or it is still too hot here to ask.
+    """
+    limit, heat = policy.temperature, state.heat
+    celsius = state.snapshot.value("temperature.max") if state.snapshot is not None else None
+    if limit is None or celsius is None or state.model is None:
+        return ""
+    steps = ladder(state.model, combine(state.rules.verdicts, policy.knobs).knobs, state.threads)
+    would = kept_for_celsius(heat, celsius, state.thermal, policy, steps, at_s)
+    knob = steps.knob(heat.level)
+    if would is None or knob is None or knob in pinned_knobs(state, at_s):
+        return ""
+    if knob in resting(state, at_s):
+        return ""
+    enter = limit.enter_celsius
+    side = "over" if would > enter else "too close to"
+    digits = 0 if round(would) != round(enter) else 1
+    return (
+        f"{_kept(knob, heat.level, steps)} the hottest zone, now at {celsius:.0f} °C, is predicted "
+        f"to reach {would:.{digits}f} °C, {side} the limit of {enter:.{digits}f} °C"
+    )
+
+
+def _kept(knob: Knob, level: int, steps: Ladder) -> str:
+    """What a level keeps, and with what it would be otherwise."""
+    above, here = restrict(level - 1, steps, frozenset()), restrict(level, steps, frozenset())
+    match knob:
+        case Knob.PACE:
+            return f"the pace is kept at {here.pace_ratio:.0%}: at {above.pace_ratio:.0%}"
+        case Knob.THREADS:
+            return f"the threads are kept at {here.threads}: with {above.threads}"
+        case _:
+            variant = "".join(here.too_hot - above.too_hot)
+            return f"{variant} is kept out: with it"
 
 
 def passed_over(

@@ -21,8 +21,10 @@ def condition(daemon: Daemon) -> tuple[str, str]:
         return "no_model", NO_MODEL
     worker = daemon.streams.active
     if worker is not None and daemon.supervisor.falters(worker):
-        silent_s = daemon.supervisor.silent_s(worker)
-        return "degraded", f"the worker has work and has said nothing for {silent_s:.0f} s"
+        silent = f"said nothing for {daemon.supervisor.silent_s(worker):.0f} s"
+        if daemon.streams.has_work(worker):
+            return "degraded", f"the worker has work and has {silent}"
+        return "degraded", f"the worker was asked something and has {silent}"
     if worker is not None:
         return "ready", ""
     if daemon.dispatcher.loading:

@@ -26,7 +26,7 @@ from trimtab.domain.knobs import KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading, Snapshot, Unit
 from trimtab.domain.scheduling import Schedule
-from trimtab.errors import ServingError
+from trimtab.errors import ServingError, WorkerError
 from trimtab.planner import State
 from trimtab.planner.calm import calm
 from trimtab.planner.device import DeviceModel
@@ -48,7 +48,7 @@ from trimtab.serving.pool import Pool
 from trimtab.serving.reports import Reports
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
-from trimtab.workers.supervisor import Supervisor
+from trimtab.workers.supervisor import Supervisor, falters_after_s
 from trimtab.workers.worker import Worker
 
 DRAIN_POLL_S: Final = 0.05
@@ -301,7 +301,7 @@ class Daemon:
 
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
-        self.supervisor.shoot_wedged(self.streams.has_work)
+        self._watch_workers()
         pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
         if pids != self._watched:
             self._watched = pids
@@ -320,6 +320,26 @@ class Daemon:
         self._offload()
         if self.on_tick is not None:
             self.on_tick(snapshot.at_s)
+
+    def _watch_workers(self) -> None:
+        """End workers that are silent for too long, or towards one of their streams.
+
+        Idle ones are asked whether they live, so that one that hangs is found before the next
+        request comes.
+        """
+        self.supervisor.shoot_wedged(self.streams.has_work)
+        for worker, reason in self.streams.stalled():
+            if not self.supervisor.falters(worker):  # else it is silent towards everybody
+                worker.shoot(reason)
+        for worker in self.supervisor.unheard():
+            spawn(self._ask_for_life(worker), "ping", self.report)
+
+    async def _ask_for_life(self, worker: Worker) -> None:
+        """Without an answer it is watched from now on like one that has work."""
+        try:
+            await worker.ping(falters_after_s(worker.variant))
+        except WorkerError:
+            self._ticks.wake()
 
     def _calm(self) -> bool:
         """True if nothing is lost by looking at the sensors less often for now."""

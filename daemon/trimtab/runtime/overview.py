@@ -15,15 +15,16 @@ from trimtab.domain.events import PausedSet, PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.domain.readings import Snapshot, Unit
 from trimtab.errors import RequestError
-from trimtab.planner.assess import assess, facts, pinned_knobs, situation
+from trimtab.planner.assess import assess, facts, situation, standing_pin
 from trimtab.planner.choose import why_out
 from trimtab.planner.predict import predict
-from trimtab.planner.standing import passed_over
+from trimtab.planner.standing import heat_kept, passed_over
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
 from trimtab.runtime.condition import condition
 from trimtab.runtime.daemon import Daemon
+from trimtab.runtime.pins import pin_waits, refuse_broken
 from trimtab.serving.control import (
     PointView,
     PolicyView,
@@ -185,8 +186,8 @@ class Overview:
         model = daemon.gateway.model()
         name, reason = condition(self._daemon)
         recent = self._journal.recent(1)
-        pin = pinned_knobs(state, now)
-        until_s = state.pin.until_s if state.pin is not None and pin else None
+        pin = standing_pin(state, now)
+        until_s = None if pin is None else pin.until_s
         running = state.running
         target = getattr(running, "point", state.point) if running is not None else state.point
         return StatusView(
@@ -212,8 +213,10 @@ class Overview:
             tokens_per_s=_rate(state.snapshot),
             switches_total=self._records.switches,
             restarts_total=daemon.supervisor.losses,
-            pinned={str(knob): value for knob, value in pin.items()},
+            pinned={} if pin is None else {str(knob): value for knob, value in pin.knobs.items()},
             pin_expires_in_s=None if until_s is None else until_s - now,
+            pin_waits=pin_waits(state, now),
+            heat_kept=heat_kept(state, daemon.controller.policy, now),
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
             expected=_expected(state),
@@ -310,6 +313,7 @@ class Overview:
         if not checked:
             raise RequestError("there is nothing to pin", param="knobs")
         now = self._daemon.clock.monotonic_s()
+        refuse_broken(self._daemon.controller.state, dict(checked), now)
         until_s = None if for_s is None else now + for_s
         self._daemon.controller.post(PinSet(now, checked, until_s, by))
 

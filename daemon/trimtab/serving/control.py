@@ -97,6 +97,10 @@ class StatusView(msgspec.Struct, frozen=True):
         tokens_can_flow: What readyz answers.
         running: Streams that a worker has.
         waiting_turn: Those of them that are paused until it is their turn.
+        pin_waits: Why the pinned variant isn't served for now, and when it is tried again; empty if
+            nothing keeps it out.
+        heat_kept: What is kept for heat only since it would get too hot without it, in words; empty
+            if nothing is.
         shed_total: Requests that were refused because nothing was to be gained by keeping them.
         expected: What the point in force is predicted to hold and do, and what that rests on; None
             while nothing is loaded.
@@ -130,6 +134,8 @@ class StatusView(msgspec.Struct, frozen=True):
     last_decision: dict[str, Any] | None
     window: WindowView = WindowView()
     expected: Prediction | None = None
+    pin_waits: str = ""
+    heat_kept: str = ""
 
 
 class Control(Protocol):
@@ -170,7 +176,8 @@ class Control(Protocol):
         """Fix knobs until they are unpinned or the time is over.
 
         Raises:
-            RequestError: Unknown knob, or a value that no variant or bound allows.
+            RequestError: Unknown knob, a value that no variant or bound allows, or a variant that
+                is left out for now since it failed (409 ``variant_quarantined``).
         """
 
     def unpin(self, by: str) -> None:

@@ -23,7 +23,7 @@ from trimtab.serving.requests import (
     Usage,
 )
 from trimtab.signals.latency import EngineTimes
-from trimtab.workers.protocol import Logprob, Progress, Start, Tokens
+from trimtab.workers.protocol import FromWorker, Logprob, Moved, Progress, Start, Stayed, Tokens
 from trimtab.workers.worker import Worker
 
 
@@ -99,6 +99,9 @@ class Stream:
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
         self.paused = False  # its worker computes nothing for it until it is its turn
+        self.reading = True  # its worker hasn't come to the next token yet
+        self.turn_s: float | None = None  # when it was last read a piece of, or moved
+        self.heard_s = at_s  # its worker's last word on it, or when it last had none to say
         self.spent = Spent()
         self.arrived_s = at_s
         self.since_s = at_s  # of the state
@@ -246,14 +249,22 @@ class Stream:
             self.variants.append(name)
         self.worker = worker
         self.detaching = self.paused = False
+        self.reading, self.turn_s, self.heard_s = True, None, at_s
         self.spent.cached = self.lease.valid if self.lease is not None else 0
         self.enter(StreamState.RUNNING, at_s)
 
     def read_again(self, view: View) -> None:
         """The worker reads what is seen of it again, but for what never moves."""
         self.view = view
+        self.reading = True
         if self.lease is not None:
             self.lease.valid = min(self.lease.valid, view.keep)
+
+    def heard(self, message: FromWorker, at_s: float) -> None:
+        """Its worker has said something of it."""
+        self.heard_s = at_s
+        if isinstance(message, Progress | Moved | Stayed):
+            self.turn_s = at_s
 
     def prefilled(self, message: Progress) -> None:
         """A piece of prompt or answer has been read into the cache."""
@@ -270,6 +281,7 @@ class Stream:
         if self.first_token_s is not None:
             self.spent.companions += message.together * len(message.tokens)
         self.losses = 0
+        self.reading = False
         if self.lease is not None:
             # The newest token is not in the cache yet: all before it are, since it was computed
             # from them.

@@ -19,6 +19,7 @@ from trimtab.serving.carrier import Carrier
 from trimtab.serving.observers import StreamObserver
 from trimtab.serving.refusals import overdue, refused, starved
 from trimtab.serving.requests import FinishReason
+from trimtab.serving.stalls import stalled
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.turns import Turns, may_begin
 from trimtab.signals.latency import EngineTimes
@@ -182,6 +183,18 @@ class Streams:
             if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
 
+    def stalled(self) -> list[tuple[Worker, str]]:
+        """Workers that have done nothing for one of their streams for too long, and how long.
+
+        To be asked on each tick.
+        """
+        now = self._clock.monotonic_s()
+        return [
+            (worker, f"it has done nothing for stream {stream.id} for {silent_s:.0f} s")
+            for worker in {one.worker for one in self._in_state(StreamState.RUNNING) if one.worker}
+            for stream, silent_s in stalled(self.on(worker), worker.variant, now)
+        ]
+
     # ------------------------------------------------------------ crossing over
 
     def attach(self, worker: Worker) -> None:
@@ -266,6 +279,7 @@ class Streams:
             self._late(worker, message)
             return
         now = self._clock.monotonic_s()
+        stream.heard(message, now)
         match message:
             case Tokens():
                 self._take_tokens(stream, worker, message, now)
@@ -376,6 +390,7 @@ class Streams:
         if stream.paused is paused or stream.worker is None:
             return
         stream.paused = paused
+        stream.heard_s = self._clock.monotonic_s()
         try:
             stream.worker.send(Pause(stream.id) if paused else Resume(stream.id))
         except WorkerError:

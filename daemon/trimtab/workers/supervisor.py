@@ -25,6 +25,11 @@ WEDGED_AFTER_S: Final = 30.0
 WEDGED_UNMEASURED_S: Final = 120.0
 WEDGED_FACTOR: Final = 4.0
 PIECE_TOKENS: Final = 64
+PING_AFTER_S: Final = 20.0
+"""An idle worker that hasn't been heard of for so long is asked whether it lives.
+
+Less than the time between two looks at rest, so that each of them asks.
+"""
 
 
 def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
@@ -43,6 +48,11 @@ def wedged_after_s(variant: VariantSpec) -> float:
     if not variant.prefill_tps:
         return WEDGED_UNMEASURED_S
     return max(WEDGED_AFTER_S, WEDGED_FACTOR * PIECE_TOKENS / variant.prefill_tps)
+
+
+def falters_after_s(variant: VariantSpec) -> float:
+    """How long its longest piece of work takes, by the same reckoning."""
+    return wedged_after_s(variant) / WEDGED_FACTOR
 
 
 class Supervisor:
@@ -146,24 +156,44 @@ class Supervisor:
 
     def falters(self, worker: Worker) -> bool:
         """True if it is silent for longer than the longest piece of work that it has."""
-        return self.silent_s(worker) > wedged_after_s(worker.variant) / WEDGED_FACTOR
+        return self.silent_s(worker) > falters_after_s(worker.variant)
+
+    def unheard(self) -> list[Worker]:
+        """Idle workers to be asked whether they live, since they might hang without notice.
+
+        To be called after `shoot_wedged`.
+        """
+        now = self._clock.monotonic_s()
+        return [
+            worker
+            for worker in self._workers
+            if worker.state is WorkerState.READY
+            and worker.busy_s is None
+            and now - worker.heard_s >= PING_AFTER_S
+        ]
 
     def shoot_wedged(self, has_work: Callable[[Worker], bool]) -> None:
         """SIGKILL workers that have work and have shown no sign of life for too long.
 
+        So are those that owe the answer to a question for that long, whatever else they say.
+
         Args:
             has_work: Whether streams wait for a worker; what else it was asked is known here.
         """
+        now = self._clock.monotonic_s()
         for worker in self.workers:
             alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
-            if not alive or not (worker.asked or has_work(worker)):
+            asked_s = worker.asked_s
+            if not alive or (asked_s is None and not has_work(worker)):
                 worker.busy_s = None
                 continue
             if worker.busy_s is None:
-                worker.busy_s = self._clock.monotonic_s()
-            silent_s = self.silent_s(worker)
-            if silent_s > wedged_after_s(worker.variant):
+                worker.busy_s = now if asked_s is None else asked_s
+            silent_s, patience_s = self.silent_s(worker), wedged_after_s(worker.variant)
+            if silent_s > patience_s:
                 worker.shoot(f"no sign of life for {silent_s:.0f} s")
+            elif asked_s is not None and now - asked_s > patience_s:
+                worker.shoot(f"no answer to a question for {now - asked_s:.0f} s")
 
     # ------------------------------------------------------------ WorkerListener
 

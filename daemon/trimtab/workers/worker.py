@@ -121,7 +121,7 @@ class Worker:
         self._loaded: asyncio.Future[Ready] | None = None
         self._renders: dict[int, asyncio.Future[list[int]]] = {}
         self._pings: dict[int, asyncio.Future[Pong]] = {}
-        self._unanswered: set[int] = set()  # renders and pings, whether anybody still waits or not
+        self._unanswered: dict[int, float] = {}  # when renders and pings were sent, oldest first
         self._ids = itertools.count(1)
         self._wedged = ""
 
@@ -141,9 +141,12 @@ class Worker:
         return self._process is not None and self._process.alive
 
     @property
-    def asked(self) -> bool:
-        """True if it was asked something and hasn't answered."""
-        return bool(self._unanswered)
+    def asked_s(self) -> float | None:
+        """When it was asked the oldest question that it hasn't answered; None if there is none.
+
+        Questions count whether anybody still waits for the answer or not.
+        """
+        return next(iter(self._unanswered.values()), None)
 
     def begin(self) -> None:
         """Start the process, which gets ready for anything and waits to be told what to load.
@@ -266,7 +269,7 @@ class Worker:
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.send(question)
-        self._unanswered.add(question.id)
+        self._unanswered[question.id] = self._clock.monotonic_s()
         waiting[question.id] = future
         try:
             async with asyncio.timeout(timeout_s):
@@ -301,15 +304,18 @@ class Worker:
         self._close()
 
     def shoot(self, reason: str) -> None:
-        """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual."""
+        """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual.
+
+        Of several reasons the first one is told.
+        """
         if self._process is not None:
-            self._wedged = reason
+            self._wedged = self._wedged or reason
             self._process.signal(SIGKILL)
 
     def _on_message(self, message: FromWorker) -> None:
         self.heard_s = self._clock.monotonic_s()
         if isinstance(message, Rendered | RenderFailed | Pong):
-            self._unanswered.discard(message.id)
+            self._unanswered.pop(message.id, None)
         match message:
             case Ready():
                 self._resolve(message)
