@@ -24,9 +24,11 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.serving.claims import shape_of
 from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
+from trimtab.serving.segments import Segment
 from trimtab.serving.stream import Stream
 from trimtab.workers.protocol import Pace
 from trimtab.workers.worker import Worker
@@ -75,6 +77,13 @@ async def moved(rig: Rig, after: int, **changes: object) -> tuple[Stream, Answer
     return stream, answer
 
 
+def pages_of(model: ModelSpec, tokens: int) -> int:
+    """What so many positions take in a segment, in bytes."""
+    shape = shape_of(model, model.variants[0])
+    capacity = Segment.capacity_for(shape, model.context_length)
+    return shape.committed_bytes(tokens, capacity, mmap.PAGESIZE)
+
+
 def on_disk(stream: Stream) -> bool:
     return stream.lease is not None and stream.lease.segment.on_disk
 
@@ -101,7 +110,7 @@ async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
         assert away[0]
         assert away[1].leased == 0
         assert away[1].filed > 0
-        assert away[2] == stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        assert away[2] == pages_of(tiny, stream.most_positions)
         assert home == (False, 0)
         assert answer.tokens == expected.tokens
         assert rig.daemon.dispatcher.point.kv_placement is KvPlacement.MEMORY
@@ -192,7 +201,7 @@ async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
         positions = len(stream.prompt) + TOKENS - 1
 
         assert kept[0].idle == 0
-        assert kept[1] == positions * tiny.variants[0].kv_bytes_per_token
+        assert kept[1] == pages_of(tiny, positions)
         assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
         assert again.tokens == first.tokens
 
@@ -222,8 +231,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
 async def test_those_that_wait_on_disk_make_way_for_one_that_runs(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    token_bytes = tiny.variants[0].kv_bytes_per_token
-    quota_bytes = (TOKENS + 300) * token_bytes  # one, not two
+    quota_bytes = pages_of(tiny, TOKENS + 300)  # one, not two
     async with running(tiny, placing(quota_bytes), disk=disk) as rig:
         await place(rig, KvPlacement.DISK_ALL)
         for text in (TALK, "Another talk. " + TALK):
@@ -274,7 +282,7 @@ async def test_a_window_is_shifted_on_disk_without_a_second_segment(
         size = disk.stored_bytes
         await rig.read(stream, answer)
 
-        assert size == 256 * tiny.variants[0].kv_bytes_per_token
+        assert size == pages_of(tiny, 256)
         assert len(answer.tokens) == TOKENS
         assert stream.disclosure.shifts >= 3
 
@@ -351,7 +359,7 @@ async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
     async with running(tiny, placing(), disk=disk) as rig:
         stream = await ask(rig)
         answer = await rig.read(stream, tokens=50)
-        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        size_bytes = pages_of(tiny, stream.most_positions)
         disk.configure(64 * MIB, size_bytes)
         moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
         await asyncio.sleep(0)
@@ -372,7 +380,7 @@ async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
     async with running(tiny, placing(), disk=disk) as rig:
         stream = await ask(rig)
         answer = await rig.read(stream, tokens=50)
-        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        size_bytes = pages_of(tiny, stream.most_positions)
         disk.configure(64 * MIB, 4 * size_bytes)
         dispatcher, now = rig.daemon.dispatcher, rig.daemon.clock.monotonic_s()
         dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.DISK_ALL)

@@ -143,7 +143,7 @@ class FileSegment(Segment):
         """
         self.cut(tokens)
         self._open = False
-        size_bytes = tokens * self.shape.token_bytes
+        size_bytes = self.predicted_bytes(tokens)
         self._closed(self.claim, size_bytes)
         return Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
 
@@ -279,7 +279,7 @@ class KvDisk:
         Raises:
             ServingError: The disk is full or fails; nothing is left behind.
         """
-        size_bytes = tokens * segment.shape.token_bytes
+        size_bytes = segment.packed_bytes(tokens)
         descriptor = -1
         try:
             descriptor = self._new_file()

@@ -266,7 +266,7 @@ class Pool:
         disk, lease = self.disk, idle.lease
         if disk is None:
             return "there is no disk for it"
-        size_bytes = kv_bytes(lease, lease.valid)
+        size_bytes = lease.segment.packed_bytes(lease.valid)
         if reason := self.room_on_disk(size_bytes, at_s):
             return reason
         claim = disk.claim(size_bytes, at_s)
@@ -369,7 +369,7 @@ class Pool:
         return Ledger(
             leased=sum(lease.segment.committed_bytes() for lease in self._leases),
             filed=sum(
-                lease.valid * lease.segment.shape.token_bytes
+                lease.segment.predicted_bytes(lease.valid)
                 for lease in self._leases
                 if lease.segment.on_disk
             ),

@@ -133,7 +133,7 @@ class RunningKv:
         lease = stream.lease
         assert lease is not None
         tokens, memory = stream.most_positions, lease.segment
-        size_bytes = tokens * memory.shape.token_bytes
+        size_bytes = memory.predicted_bytes(tokens)
         now = self._clock.monotonic_s()
         if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
