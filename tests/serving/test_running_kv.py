@@ -18,10 +18,20 @@ from rig import MIB, Answer, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
-from trimtab.domain.actions import HandoverMode, PlaceIdleKv, SwitchWorker
-from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.actions import (
+    HandoverMode,
+    Park,
+    PlaceIdleKv,
+    SetContext,
+    SetPace,
+    SetSpeculation,
+    SwitchWorker,
+)
+from trimtab.domain.decisions import Direction
+from trimtab.domain.knobs import PARKED, KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Reading
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.claims import shape_of
@@ -522,6 +532,78 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
         assert stayed
         assert still_runs
         assert len(answer.tokens) == 200
+
+
+@contextmanager
+def memory_for_all_but_kv(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The worker fits, and running conversations' KV beside it doesn't."""
+    limit = rig.daemon.controller.policy.memory
+    assert limit is not None
+
+    def available(at_s: float) -> Reading:
+        of_worker = 0 if rig.daemon.streams.active is not None else 512 * MIB
+        left = limit.headroom_bytes + 4096 + of_worker - rig.daemon.pool.ledger().leased
+        return Reading("memory.available", float(left), at_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.sensors, "memory_available", available)
+        yield
+
+
+def told_placement(rig: Rig) -> set[KvPlacement]:
+    """Where KV is, as the dispatcher, the planner and the last decision have it."""
+    points = rig.daemon.dispatcher.point, rig.daemon.controller.state.point
+    return {one.kv_placement for one in (*points, rig.records.made[-1].target)}
+
+
+async def test_a_worker_that_is_killed_on_the_last_rung_leaves_the_point_there(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = placing(slow=True)
+    only = replace(rules, knobs=replace(rules.knobs, variants=("fp32",)))
+    async with running(tiny, only, disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        with memory_for_all_but_kv(rig, monkeypatch):
+            await rig.until(lambda: on_disk(stream))
+            await rig.serves("fp32")
+            before = told_placement(rig)
+            for upto in (60, 100):
+                await rig.read(stream, answer, upto)
+                lost = rig.daemon.supervisor.losses
+                rig.kill_worker()
+                await rig.until(lambda lost=lost: rig.daemon.supervisor.losses > lost)
+                await rig.serves("fp32")
+                await rig.read(stream, answer, upto + 20)
+            after, still = told_placement(rig), on_disk(stream)
+            ledger = rig.daemon.pool.ledger()
+            started = [one for one in rig.records.made if one.direction is Direction.START]
+            told = [event for event, _ in rig.log.lines if event == "kv_not_moved"]
+            await rig.read(stream, answer)
+
+        assert before == after == {KvPlacement.DISK_ALL}
+        assert "all KV on disk" in started[-1].target.describe()
+        assert (still, ledger.leased, told) == (True, 0, [])
+        assert ledger.filed > 0
+        assert stream.disclosure.resumed == 2
+        assert answer.tokens == expected.tokens
+
+
+async def test_what_is_parked_has_no_settings_to_change(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        dispatcher = rig.daemon.dispatcher
+        settings = [
+            SetContext(10**6 + 1, 512),
+            SetPace(10**6 + 2, 0.5),
+            SetSpeculation(10**6 + 3, "ngram"),
+            PlaceIdleKv(10**6 + 4, KvPlacement.DISK),
+        ]
+        dispatcher.execute([Park(10**6, "a worker that was lost before them"), *settings])
+        await dispatcher.finished()
+
+        assert dispatcher.point == PARKED
 
 
 async def test_a_plan_tries_a_disk_again_that_failed_a_moment_ago(
