@@ -28,13 +28,13 @@ from trimtab.serving.claims import Idle
 from trimtab.serving.disk import (
     FIRST_REST_S,
     LONGEST_REST_S,
-    Claim,
     KvDisk,
     Stored,
     filesystem_of,
 )
 from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.segments import Segment
+from trimtab.serving.write_budget import Claim
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = list(range(1000))

@@ -15,7 +15,6 @@ import mmap
 import os
 import tempfile
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,31 +23,13 @@ from typing import Final
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.segments import Segment
+from trimtab.serving.write_budget import Claim, WriteBudget
 
-DAY_S: Final = 86_400.0
 FIRST_REST_S: Final = 60.0
 LONGEST_REST_S: Final = 960.0
 """A disk that failed is left alone so long: first, then twice as long each time, up to the most."""
 CHUNK_BYTES: Final = 1024 * 1024
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """Space on the disk, counted before it is taken.
-
-    Attributes:
-        at_s: When it was claimed.
-        size_bytes: How much.
-        written: Whether anything may have been written to it: what has worn the flash isn't
-            given back to the daily budget.
-        over: Whether the space has been given back.
-    """
-
-    at_s: float
-    size_bytes: int
-    written: bool = False
-    over: bool = False
 
 
 @dataclass(slots=True)
@@ -165,6 +146,10 @@ class KvDisk:
 
     Raises:
         StateError: The folder can't be made, or lies in memory.
+
+    Attributes:
+        writes: The daily budget.
+        stored_bytes: What is taken of the quota.
     """
 
     def __init__(self, folder: Path, mounts: str) -> None:
@@ -181,17 +166,16 @@ class KvDisk:
             )
         self._folder = folder
         self._quota_bytes = 0
-        self._budget_bytes = 0
-        self._claims: deque[Claim] = deque()
         self._failure = ""
         self._rest_s = 0.0
         self._rests_until_s = 0.0
+        self.writes = WriteBudget()
         self.stored_bytes = 0
 
     def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
         """The policy's quota and daily write budget."""
         self._quota_bytes = quota_bytes
-        self._budget_bytes = writes_per_day_bytes
+        self.writes.limit_bytes = writes_per_day_bytes
 
     def room_for(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can."""
@@ -201,13 +185,9 @@ class KvDisk:
 
     def forbids(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, whatever goes from the disk; empty if it can."""
-        while self._claims and at_s - self._claims[0].at_s > DAY_S:
-            self._claims.popleft()
         if at_s < self._rests_until_s:
             return self._failure
-        if sum(claim.size_bytes for claim in self._claims) + size_bytes > self._budget_bytes:
-            return "today's write budget is used up"
-        return ""
+        return "" if self.writes.has_room(size_bytes, at_s) else "today's write budget is used up"
 
     def over_quota(self, size_bytes: int) -> bool:
         """True if so much more has no room until something that is stored goes."""
@@ -217,7 +197,7 @@ class KvDisk:
     def claim(self, size_bytes: int, at_s: float) -> Claim:
         """Count a write before it is made."""
         claim = Claim(at_s, size_bytes)
-        self._claims.append(claim)
+        self.writes.count(claim)
         self.stored_bytes += size_bytes
         return claim
 
@@ -227,8 +207,8 @@ class KvDisk:
             return
         claim.over = True
         self.stored_bytes -= claim.size_bytes - left_bytes
-        if not claim.written and claim in self._claims:
-            self._claims.remove(claim)
+        if not claim.written:
+            self.writes.uncount(claim)
 
     def failed(self, reason: str, at_s: float) -> None:
         """It didn't take what was to be written: it is left alone for a while."""
