@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 import resource
@@ -34,6 +35,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import shape_of
 from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS
@@ -447,6 +449,189 @@ def test_a_segment_that_is_closed_has_nothing_to_write_back(disk: KvDisk) -> Non
     write_back(open_one)
     assert segment.another_descriptor() is None
     assert open_files() == before - 2
+
+
+class FailingDisk:
+    """An fdatasync that fails: a stand-in for a bad disk, since none can be had here.
+
+    A device whose writes fail needs root and the device mapper. What is injected is what the kernel
+    says then, and no more than once for each write that failed.
+
+    Args:
+        patch: Puts it in place of `os.fdatasync`.
+        number: The error.
+        times: How many calls fail; those after them succeed, as they do after a failed write.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, number: int = errno.EIO, times: int = 1) -> None:
+        self._sync, self._number, self._left = os.fdatasync, number, times
+        self.calls = 0
+        patch.setattr(os, "fdatasync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        self.calls += 1
+        if self._left > 0:
+            self._left -= 1
+            raise OSError(self._number, os.strerror(self._number))
+        self._sync(descriptor)
+
+
+def lose_pages(stream: Stream, patch: pytest.MonkeyPatch) -> None:
+    """Once the worker has let go of the stream, what is in its file now is garbage.
+
+    As if the kernel had let go of pages that it takes for written.
+    """
+    assert stream.lease is not None
+    file, bring = os.dup(stream.lease.segment.descriptor), Carrier.bring
+
+    def after_loss(carrier: Carrier, other: Stream, worker: Worker) -> None:
+        if other is stream:
+            os.pwrite(file, os.urandom(64 * 1024), 0)
+            os.close(file)
+            patch.setattr(Carrier, "bring", bring)
+        bring(carrier, other, worker)
+
+    patch.setattr(Carrier, "bring", after_loss)
+
+
+def reasons(rig: Rig) -> list[str]:
+    return [fields["reason"] for event, fields in rig.log.lines if event == "kv_not_moved"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+async def test_what_runs_on_a_disk_that_fails_is_computed_again_in_memory(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=250))
+        rig.daemon.pool.release_all()
+        stream, answer = await moved(rig, after=20, max_tokens=250)
+        before = on_disk(stream), reasons(rig)
+        lose_pages(stream, monkeypatch)
+        failing = FailingDisk(monkeypatch, number)
+        await rig.until(lambda: failing.calls > 0 and stream.lease is not None)
+        await rig.until(lambda: not on_disk(stream) and not stream.detaching)
+        at = len(stream.generated)
+        rests = disk.room_for(1, rig.daemon.clock.monotonic_s())
+        again = await rig.daemon.dispatcher.running_kv.to_disk()
+        await rig.read(stream, answer)
+
+        assert before == (True, [])
+        assert at < 250
+        assert reasons(rig) == [f"what runs on disk can't be written back: {os.strerror(number)}"]
+        assert reasons(rig) == [rests] == [again]
+        assert failing.calls == 1
+        assert disk.stored_bytes == 0
+        assert answer.tokens == expected.tokens
+        assert stream.disclosure.resumed == rig.daemon.supervisor.losses == 0
+
+
+async def test_a_move_to_a_disk_that_fails_is_told_in_its_outcome_and_tried_ever_more_rarely(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=150))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        failing = FailingDisk(monkeypatch, times=2)
+        told = []
+        for _ in range(2):
+            disk.try_again()  # as a plan does
+            told.append(await rig.daemon.dispatcher.running_kv.to_disk())
+            await rig.until(lambda: not stream.detaching and stream.worker is not None)
+        home, now = not on_disk(stream), rig.daemon.clock.monotonic_s()
+        rest = [disk.room_for(1, now + after_s) != "" for after_s in (FIRST_REST_S + 1, 121)]
+        disk.try_again()
+        works = await rig.daemon.dispatcher.running_kv.to_disk()
+        away = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert told == ["what runs on disk can't be written back: Input/output error"] * 2
+        assert (home, rest) == (True, [True, False])
+        assert (works, away) == ("", True)
+        assert failing.calls >= 3
+        assert answer.tokens == expected.tokens
+
+
+async def test_only_what_could_not_be_written_leaves_the_disk(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = [await ask(rig, text=TALK + str(number), max_tokens=200) for number in range(2)]
+        answers = [await rig.read(stream, tokens=5) for stream in streams]
+        FailingDisk(monkeypatch)  # the first of the two
+        await place(rig, KvPlacement.DISK_ALL)
+        await rig.until(lambda: not any(stream.detaching for stream in streams))
+        where = [on_disk(stream) for stream in streams]
+        for stream, answer in zip(streams, answers, strict=True):
+            await rig.read(stream, answer)
+
+        assert where == [False, True]
+        assert [len(answer.tokens) for answer in answers] == [200, 200]
+
+
+async def test_a_failure_that_a_superseded_plan_no_longer_waits_for_counts(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def fails(descriptor: int) -> None:  # injected, as above
+            begun.set()
+            go_on.wait(20)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fails)
+            moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
+            await rig.until(begun.is_set)
+            moving.cancel()
+            await asyncio.sleep(0.01)
+            go_on.set()
+            await asyncio.gather(moving, return_exceptions=True)
+        await rig.until(lambda: not on_disk(stream))
+        await rig.read(stream, answer)
+
+        assert moving.cancelled()
+        assert disk.room_for(1, rig.daemon.clock.monotonic_s()) != ""
+        assert len(answer.tokens) == 150
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_what_ends_on_a_disk_that_fails_serves_nobody(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, _ = await moved(rig, after=20)
+        sync, begun, go_on, calls = os.fdatasync, threading.Event(), threading.Event(), []
+
+        def fails_once(descriptor: int) -> None:  # injected, as above
+            begun.set()
+            go_on.wait(20)
+            calls.append(descriptor)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", fails_once)
+        if not ends_first:
+            assert stream.lease is not None
+            stream.lease.valid += WRITE_BACK_TOKENS  # as if it had added enough for a write
+            await rig.until(begun.is_set)
+        stream.cancel()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
+        await rig.until(begun.is_set)
+        go_on.set()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 0)
+        await rig.until(lambda: bool(reasons(rig)))
+
+        assert not serves(rig, stream)
+        assert disk.stored_bytes == 0
+        assert len(calls) == 1
+        assert disk.room_for(1, rig.daemon.clock.monotonic_s()) == reasons(rig)[0]
 
 
 async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(

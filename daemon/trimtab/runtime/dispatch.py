@@ -242,18 +242,24 @@ class Dispatcher:
             ServingError: Not all can go there: the disk is full, or the quota or the daily budget
                 is used up, or there is no memory.
         """
-        while (left := self._pool.to_seal()) is not None:
-            await self._pool.seal(left)
-        reason = ""
+        reason = await self._seal_ended()
         if self.point.kv_placement is not KvPlacement.MEMORY:
-            reason = await self._offload_idle()
-        await self.running_kv.write_back()
+            reason = await self._offload_idle() or reason
+        reason = await self.running_kv.write_back() or reason
         if self.point.kv_placement is KvPlacement.DISK_ALL:
             reason = await self.running_kv.to_disk() or reason
         elif self.running_kv.on_disk:
             reason = await self._bring_home(room_bytes) or reason
         if reason:
             raise ServingError(reason, code="kv_not_moved")
+
+    async def _seal_ended(self) -> str:
+        reason = ""
+        while (left := self._pool.to_seal()) is not None:
+            if (failed := await self._pool.seal(left)) and self._pool.disk is not None:
+                self._pool.disk.failed(failed, self._clock.monotonic_s())
+                reason = failed
+        return reason
 
     async def _bring_home(self, room_bytes: float) -> str:
         if self._pool.ledger().filed > room_bytes:

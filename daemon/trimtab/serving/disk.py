@@ -42,6 +42,7 @@ class Stored:
         size_bytes: What they take on the disk.
         checksum: CRC-32 of them; None until it has been worked out (`KvDisk.seal`).
         spread: Whether they lie as in a segment, whose file it was, instead of one after the other.
+        doubtful: Whether the disk has failed to write it: what is there may be anything.
     """
 
     descriptor: int
@@ -49,6 +50,7 @@ class Stored:
     size_bytes: int
     checksum: int | None
     spread: bool = False
+    doubtful: bool = False
 
     def close(self) -> None:
         """Give the space back."""
@@ -91,6 +93,8 @@ class FileSegment(Segment):
         self._open = True
         self.claim = claim
         self._closed = closed
+        self._doubtful = False
+        self._left: Stored | None = None
 
     @property
     def most_tokens(self) -> int:
@@ -120,13 +124,26 @@ class FileSegment(Segment):
         """Leave its first positions behind as a stored conversation; the segment is closed.
 
         Raises:
-            ServingError: The space of the others can't be given back; it is as it was.
+            ServingError: The space of the others can't be given back, or what is there may be
+                wrong; it is as it was.
         """
+        if self._doubtful:
+            raise ServingError("the disk has failed to write it", code="kv_disk_failed")
         self.cut(tokens)
         self._open = False
         size_bytes = self.predicted_bytes(tokens)
         self._closed(self.claim, size_bytes)
-        return Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
+        self._left = Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
+        return self._left
+
+    def doubt(self) -> None:
+        """The disk has failed to write it: pages that the kernel lets go of now are lost.
+
+        It takes them for written all the same. What the segment has left behind is concerned too.
+        """
+        self._doubtful = True
+        if self._left is not None:
+            self._left.doubtful = True
 
     def close(self) -> None:
         """Give the space back as soon as no worker maps it any more."""
@@ -211,7 +228,12 @@ class KvDisk:
             self.writes.uncount(claim)
 
     def failed(self, reason: str, at_s: float) -> None:
-        """It didn't take what was to be written: it is left alone for a while."""
+        """It didn't take what was to be written: it is left alone for a while.
+
+        What else fails while it is left alone is the same failure.
+        """
+        if at_s < self._rests_until_s:
+            return
         self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
         self._rests_until_s = at_s + self._rest_s
         self._failure = reason
@@ -328,6 +350,7 @@ class KvDisk:
                 checksum = _summed(stored.descriptor, span.offset, span.length, checksum)
             _let_go(stored.descriptor)
         except OSError as error:
+            stored.doubtful = True  # the kernel says so once: another try would succeed
             raise ServingError(
                 f"{self._folder}: KV can't be kept: {error.strerror}", code="kv_disk_failed"
             ) from error
@@ -344,17 +367,20 @@ class KvDisk:
             return descriptor
 
 
-def write_back(descriptor: int) -> None:
+def write_back(descriptor: int) -> str:
     """Write what has changed in a file, let go of what nobody maps, and close it. Blocking.
 
-    A disk that fails here leaves the pages in memory as far as it can.
+    Returns:
+        Why it can't be written, in words; empty if it has been. The kernel says so once, and takes
+        the pages for written from then on.
     """
     try:
         _let_go(descriptor)
-    except OSError:
-        pass
+    except OSError as error:
+        return f"what runs on disk can't be written back: {error.strerror}"
     finally:
         os.close(descriptor)
+    return ""
 
 
 def _let_go(descriptor: int) -> None:

@@ -98,6 +98,7 @@ class Stream:
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
+        self.doubtful = False  # its KV may be wrong: it is computed again wherever it goes on
         self.paused = False  # its worker computes nothing for it until it is its turn
         self.spent = Spent()
         self.arrived_s = at_s
