@@ -25,6 +25,7 @@ from trimtab.lean import give_back_free_memory
 from trimtab.profile.known import Known, known_here
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
+from trimtab.runtime.kept_writes import KeptWrites, boot_of
 from trimtab.runtime.last_point import LastPoint, load_point
 from trimtab.runtime.notify import Notifier, own_notifier
 from trimtab.runtime.overview import DecisionRecords, Overview
@@ -111,6 +112,7 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     overview = Overview(daemon, policies, journal, records)
     api = ApiService(config, bound, daemon.gateway, overview, metrics, clock)
     await api.start()
+    kept_writes = _kept_writes(config, daemon, options.kv_disk, log)
     daemon.start(model)
     _bring_back(daemon, model, notifier, log)
     watching = spawn(policies.run(), "policy_watch", daemon.report)
@@ -118,7 +120,7 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     last_point = LastPoint(config.state, log, daemon.report)
     otlp = _otlp(config, metrics, clock)
     exporting = spawn(otlp.run(), "otlp", daemon.report) if otlp is not None else None
-    _follow_ticks(notifier, daemon, overview, policies, last_point)
+    _follow_ticks(notifier, daemon, overview, policies, last_point, kept_writes)
     log.info(
         "serving",
         version=__version__,
@@ -137,6 +139,8 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
+    if kept_writes is not None:
+        await kept_writes.close()
     if otlp is not None:
         await otlp.close()
     if hint is not None:
@@ -178,11 +182,14 @@ def _follow_ticks(
     overview: Overview,
     policies: PolicyWatch,
     last_point: LastPoint,
+    kept_writes: KeptWrites | None,
 ) -> None:
     """Tell systemd that we are ready, and from here on with each completed tick that we live."""
 
     def ticked(at_s: float) -> None:
         last_point.seen(at_s, daemon.gateway.model(), daemon.dispatcher.point)
+        if kept_writes is not None:
+            kept_writes.seen(at_s)
         if notifier.heard:
             notifier.alive(at_s)
             notifier.status(overview.headline())
@@ -219,6 +226,18 @@ def _kv_disk(config: Config, log: Any) -> KvDisk | None:
     except (OSError, StateError) as error:
         log.warning("no_kv_disk", reason=str(error))
         return None
+
+
+def _kept_writes(
+    config: Config, daemon: Daemon, disk: KvDisk | None, log: Any
+) -> KeptWrites | None:
+    """What was written to disk today counts, whoever wrote it; None without a disk."""
+    if disk is None:
+        return None
+    boot = boot_of(config.sensors.proc_root)
+    kept = KeptWrites(config.state, disk.writes, daemon.clock, boot, log, daemon.report)
+    kept.restore()
+    return kept
 
 
 def _otlp(config: Config, metrics: Metrics, clock: SystemClock) -> OtlpExport | None:

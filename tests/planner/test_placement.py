@@ -8,8 +8,9 @@ from planner_world import MIB, World
 
 from policies_for_tests import policy
 from trimtab.domain.actions import Park, PlaceIdleKv
-from trimtab.domain.events import Demand
-from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.events import Demand, WorkerLost
+from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
+from trimtab.planner import State
 from trimtab.policy.compiled import Policy
 
 RUNGS = (KvPlacement.MEMORY, KvPlacement.DISK, KvPlacement.DISK_ALL)
@@ -84,6 +85,89 @@ def test_a_policy_that_keeps_running_conversations_in_memory_parks() -> None:
 
     assert not any(isinstance(action, PlaceIdleKv) for action in world.actions)
     assert world.point.parked
+
+
+def on_the_last_rung() -> World:
+    world = squeezed(placing(*RUNGS), 200 * MIB)
+    world.run(1)
+    world.demand = Demand(running=2, filed_bytes=200 * MIB)
+    world.free_bytes = 800 * MIB
+    return world.run(5)
+
+
+def lose_the_worker(world: World) -> None:
+    world.loaded = PARKED
+    world.demand = replace(world.demand, running=0, held=2)
+    world.post(WorkerLost(world.now, "int4", "killed by SIGKILL", tokens=50))
+
+
+def test_a_worker_that_is_lost_on_the_last_rung_comes_back_to_it() -> None:
+    world = on_the_last_rung()
+    before = world.point
+    lose_the_worker(world)
+    world.run(5)
+
+    assert before.kv_placement is KvPlacement.DISK_ALL
+    assert world.decisions[-1].target == before
+    assert world.point == before
+
+
+def test_another_variant_goes_on_with_kv_where_it_is() -> None:
+    world = on_the_last_rung()
+    world.free_bytes = 1000 * MIB  # for the larger one too
+    world.failing = {"int4"}
+    lose_the_worker(world)
+    world.run(5)
+
+    assert (world.point.variant, world.point.kv_placement) == ("int8", KvPlacement.DISK_ALL)
+
+
+def test_what_was_parked_from_the_last_rung_wakes_up_there_while_files_hold_kv() -> None:
+    world = on_the_last_rung()
+    world.free_bytes = 500 * MIB
+    world.run(5)
+    parked = world.point.parked
+    world.demand = Demand(held=2, filed_bytes=200 * MIB)
+    world.free_bytes = 800 * MIB
+    world.run(120)
+
+    assert parked
+    assert (world.point.variant, world.point.kv_placement) == ("int4", KvPlacement.DISK_ALL)
+
+
+def test_what_was_parked_from_the_last_rung_wakes_up_in_memory_once_no_file_holds_kv() -> None:
+    world = on_the_last_rung()
+    world.free_bytes = 500 * MIB
+    world.run(5)
+    parked = world.point.parked
+    world.demand = Demand(waiting=1)
+    world.free_bytes = 800 * MIB
+    world.run(120)
+
+    assert parked
+    assert (world.point.variant, world.point.kv_placement) == ("int4", KvPlacement.MEMORY)
+
+
+def test_idle_conversations_stay_on_disk_when_the_worker_is_lost() -> None:
+    world = World(placing(*RUNGS)).start()
+    world.demand = Demand(idle_bytes=100 * MIB)
+    world.free_bytes = 1400 * MIB
+    world.run(3)
+    world.demand = Demand(running=1)
+    before = world.point
+    lose_the_worker(world)
+    world.run(3)
+
+    assert before.kv_placement is KvPlacement.DISK
+    assert world.point == before
+
+
+def test_a_restart_tries_the_last_point_with_its_placement() -> None:
+    last = OperatingPoint("int8", 1024, kv_placement=KvPlacement.DISK)
+    world = World(placing(*RUNGS), state=State(lost_point=last)).start()
+
+    assert world.decisions[0].target == last
+    assert world.point == last
 
 
 def test_they_come_back_rung_by_rung_once_there_is_room_for_them_too() -> None:

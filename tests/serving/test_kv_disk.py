@@ -28,17 +28,18 @@ from trimtab.serving.claims import Idle
 from trimtab.serving.disk import (
     FIRST_REST_S,
     LONGEST_REST_S,
-    Claim,
     KvDisk,
     Stored,
     filesystem_of,
 )
 from trimtab.serving.pool import Pool, undisturbed
 from trimtab.serving.segments import Segment
+from trimtab.serving.write_budget import Claim
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
 TOKENS = list(range(1000))
 SIZE = len(TOKENS) * SHAPE.token_bytes
+HELD = SHAPE.committed_bytes(len(TOKENS), 4096, mmap.PAGESIZE)
 
 
 @pytest.fixture
@@ -193,6 +194,22 @@ async def test_nothing_makes_way_on_disk_for_what_is_not_written_anyway(
     assert disk.stored_bytes == SIZE
 
 
+def test_what_runs_on_disk_is_counted_in_the_pages_that_it_would_take_in_memory(
+    pool: Pool, disk: KvDisk
+) -> None:
+    claim = disk.claim(HELD, 1.0)
+    file = disk.new_segment(claim, SHAPE, 4096, len(TOKENS))
+    like = pool.open(SHAPE, 4096, "f", 1, 10)
+    lease = pool.lend(file, like)
+    lease.valid = 17
+    space = os.fstat(file.descriptor).st_blocks * 512
+
+    assert pool.ledger().filed == like.segment.predicted_bytes(17)
+    assert disk.stored_bytes == HELD <= space
+    pool.retire(lease, TOKENS, 1.0)
+    assert disk.stored_bytes == like.segment.predicted_bytes(17)
+
+
 async def test_nothing_of_it_has_a_name(pool: Pool, tmp_path: Path) -> None:
     await pool.offload(conversation(pool), 1.0)
 
@@ -277,7 +294,7 @@ async def test_the_room_for_a_conversation_that_comes_back_is_taken_before_it_is
 ) -> None:
     idle = conversation(pool)
     await pool.offload(idle, 1.0)
-    pool.configure(SIZE)
+    pool.configure(HELD)
     gate = Gate(disk.read)
     monkeypatch.setattr(disk, "read", gate)
     task = asyncio.ensure_future(pool.bring_back(idle))
@@ -300,7 +317,7 @@ async def test_a_write_that_fails_when_nobody_waits_for_it_any_more_gives_its_sp
         await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
 
     assert disk.stored_bytes == 0
-    assert idle.memory_bytes == SIZE
+    assert idle.memory_bytes == HELD
 
 
 async def test_a_write_that_nobody_waits_for_any_more_gives_its_space_back(
@@ -312,7 +329,7 @@ async def test_a_write_that_nobody_waits_for_any_more_gives_its_space_back(
     await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
 
     assert disk.stored_bytes == 0
-    assert idle.memory_bytes == SIZE
+    assert idle.memory_bytes == HELD
 
 
 async def test_work_that_nobody_waits_for_any_more_is_undone_however_often_that_is_said() -> None:

@@ -155,8 +155,52 @@ def test_what_was_granted_and_not_used_goes_back_when_a_stream_ends() -> None:
     written(lease.segment, GRANT_TOKENS)
     pool.retire(lease, tokens, 1.0)
 
-    assert pool.idle_bytes() == 40 * SHAPE.token_bytes
-    assert lease.segment.committed_bytes() <= lease.segment.predicted_bytes(40)
+    assert pool.idle_bytes() == lease.segment.committed_bytes()
+    assert lease.segment.committed_bytes() == lease.segment.predicted_bytes(40)
+    pool.close()
+
+
+@pytest.mark.parametrize("tokens", [16, 17, 255, 256, 257, 1000])
+def test_what_an_idle_conversation_holds_is_what_the_kernel_counts(tokens: int) -> None:
+    pool = Pool()
+    ids = list(range(tokens))
+    lease = leased(pool, ids)
+    pool.retire(lease, ids, 1.0)
+
+    assert pool.idle_bytes() == pool.ledger().idle == lease.segment.committed_bytes()
+    pool.close()
+
+
+def test_short_conversations_stay_within_the_budget_as_the_kernel_counts_it() -> None:
+    pool = Pool()
+    budget_bytes = 4 * GRANT_TOKENS * SHAPE.token_bytes
+    pool.configure(budget_bytes)
+    held = []
+    for number in range(80):
+        ids = list(range(100 * number, 100 * number + 17))  # a page and a little of the next
+        held.append(leased(pool, ids))
+        pool.retire(held[-1], ids, float(number))
+    pool.open(SHAPE, CAPACITY, "f", 1, GRANT_TOKENS)
+    left = sum(lease.segment.committed_bytes() for lease in held)
+
+    assert left > 0
+    assert left + GRANT_TOKENS * SHAPE.token_bytes <= budget_bytes
+    pool.close()
+
+
+def test_a_grant_reserves_the_whole_pages_that_it_takes() -> None:
+    thin = KvShape(layers=2, kv_heads=2, position_bytes=mmap.PAGESIZE // (2 * GRANT_TOKENS))
+    pool = Pool()
+    one = 8 * mmap.PAGESIZE  # half a page of each row is written, and the kernel gives whole ones
+    pool.configure(2 * one)
+    leases = [pool.open(thin, CAPACITY, "f", 1, 10) for _ in range(2)]
+    with pytest.raises(ServingError) as told:
+        pool.open(thin, CAPACITY, "f", 1, 10)
+    filled = pool.grant(leases[0], 2 * GRANT_TOKENS), pool.grant(leases[0], 2 * GRANT_TOKENS + 1)
+
+    assert told.value.code == "kv_pool_full"
+    assert [lease.segment.predicted_bytes(GRANT_TOKENS) for lease in leases] == [one, one]
+    assert filled == (True, False)  # the rest of a page that is charged costs nothing
     pool.close()
 
 

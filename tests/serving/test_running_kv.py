@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import mmap
 import os
 import resource
@@ -18,15 +19,28 @@ from rig import MIB, Answer, Rig, files_of_at_most, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
-from trimtab.domain.actions import HandoverMode, PlaceIdleKv, SwitchWorker
-from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.actions import (
+    HandoverMode,
+    Park,
+    PlaceIdleKv,
+    SetContext,
+    SetPace,
+    SetSpeculation,
+    SwitchWorker,
+)
+from trimtab.domain.decisions import Direction
+from trimtab.domain.knobs import PARKED, KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Reading
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.serving.carrier import Carrier
+from trimtab.serving.claims import shape_of
 from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
+from trimtab.serving.segments import Segment
 from trimtab.serving.stream import Stream
 from trimtab.workers.protocol import Pace
 from trimtab.workers.worker import Worker
@@ -75,6 +89,13 @@ async def moved(rig: Rig, after: int, **changes: object) -> tuple[Stream, Answer
     return stream, answer
 
 
+def pages_of(model: ModelSpec, tokens: int) -> int:
+    """What so many positions take in a segment, in bytes."""
+    shape = shape_of(model, model.variants[0])
+    capacity = Segment.capacity_for(shape, model.context_length)
+    return shape.committed_bytes(tokens, capacity, mmap.PAGESIZE)
+
+
 def on_disk(stream: Stream) -> bool:
     return stream.lease is not None and stream.lease.segment.on_disk
 
@@ -101,7 +122,7 @@ async def test_a_running_conversation_goes_to_disk_and_back_without_a_seam(
         assert away[0]
         assert away[1].leased == 0
         assert away[1].filed > 0
-        assert away[2] == stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        assert away[2] == pages_of(tiny, stream.most_positions)
         assert home == (False, 0)
         assert answer.tokens == expected.tokens
         assert rig.daemon.dispatcher.point.kv_placement is KvPlacement.MEMORY
@@ -192,7 +213,7 @@ async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
         positions = len(stream.prompt) + TOKENS - 1
 
         assert kept[0].idle == 0
-        assert kept[1] == positions * tiny.variants[0].kv_bytes_per_token
+        assert kept[1] == pages_of(tiny, positions)
         assert again.usage.cached_tokens == again.usage.prompt_tokens - 1
         assert again.tokens == first.tokens
 
@@ -222,8 +243,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
 async def test_those_that_wait_on_disk_make_way_for_one_that_runs(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:
-    token_bytes = tiny.variants[0].kv_bytes_per_token
-    quota_bytes = (TOKENS + 300) * token_bytes  # one, not two
+    quota_bytes = pages_of(tiny, TOKENS + 300)  # one, not two
     async with running(tiny, placing(quota_bytes), disk=disk) as rig:
         await place(rig, KvPlacement.DISK_ALL)
         for text in (TALK, "Another talk. " + TALK):
@@ -274,7 +294,7 @@ async def test_a_window_is_shifted_on_disk_without_a_second_segment(
         size = disk.stored_bytes
         await rig.read(stream, answer)
 
-        assert size == 256 * tiny.variants[0].kv_bytes_per_token
+        assert size == pages_of(tiny, 256)
         assert len(answer.tokens) == TOKENS
         assert stream.disclosure.shifts >= 3
 
@@ -351,7 +371,7 @@ async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
     async with running(tiny, placing(), disk=disk) as rig:
         stream = await ask(rig)
         answer = await rig.read(stream, tokens=50)
-        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        size_bytes = pages_of(tiny, stream.most_positions)
         disk.configure(64 * MIB, size_bytes)
         moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
         await asyncio.sleep(0)
@@ -372,7 +392,7 @@ async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
     async with running(tiny, placing(), disk=disk) as rig:
         stream = await ask(rig)
         answer = await rig.read(stream, tokens=50)
-        size_bytes = stream.most_positions * tiny.variants[0].kv_bytes_per_token
+        size_bytes = pages_of(tiny, stream.most_positions)
         disk.configure(64 * MIB, 4 * size_bytes)
         dispatcher, now = rig.daemon.dispatcher, rig.daemon.clock.monotonic_s()
         dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.DISK_ALL)
@@ -429,6 +449,189 @@ def test_a_segment_that_is_closed_has_nothing_to_write_back(disk: KvDisk) -> Non
     write_back(open_one)
     assert segment.another_descriptor() is None
     assert open_files() == before - 2
+
+
+class FailingDisk:
+    """An fdatasync that fails: a stand-in for a bad disk, since none can be had here.
+
+    A device whose writes fail needs root and the device mapper. What is injected is what the kernel
+    says then, and no more than once for each write that failed.
+
+    Args:
+        patch: Puts it in place of `os.fdatasync`.
+        number: The error.
+        times: How many calls fail; those after them succeed, as they do after a failed write.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, number: int = errno.EIO, times: int = 1) -> None:
+        self._sync, self._number, self._left = os.fdatasync, number, times
+        self.calls = 0
+        patch.setattr(os, "fdatasync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        self.calls += 1
+        if self._left > 0:
+            self._left -= 1
+            raise OSError(self._number, os.strerror(self._number))
+        self._sync(descriptor)
+
+
+def lose_pages(stream: Stream, patch: pytest.MonkeyPatch) -> None:
+    """Once the worker has let go of the stream, what is in its file now is garbage.
+
+    As if the kernel had let go of pages that it takes for written.
+    """
+    assert stream.lease is not None
+    file, bring = os.dup(stream.lease.segment.descriptor), Carrier.bring
+
+    def after_loss(carrier: Carrier, other: Stream, worker: Worker) -> None:
+        if other is stream:
+            os.pwrite(file, os.urandom(64 * 1024), 0)
+            os.close(file)
+            patch.setattr(Carrier, "bring", bring)
+        bring(carrier, other, worker)
+
+    patch.setattr(Carrier, "bring", after_loss)
+
+
+def reasons(rig: Rig) -> list[str]:
+    return [fields["reason"] for event, fields in rig.log.lines if event == "kv_not_moved"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+async def test_what_runs_on_a_disk_that_fails_is_computed_again_in_memory(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=250))
+        rig.daemon.pool.release_all()
+        stream, answer = await moved(rig, after=20, max_tokens=250)
+        before = on_disk(stream), reasons(rig)
+        lose_pages(stream, monkeypatch)
+        failing = FailingDisk(monkeypatch, number)
+        await rig.until(lambda: failing.calls > 0 and stream.lease is not None)
+        await rig.until(lambda: not on_disk(stream) and not stream.detaching)
+        at = len(stream.generated)
+        rests = disk.room_for(1, rig.daemon.clock.monotonic_s())
+        again = await rig.daemon.dispatcher.running_kv.to_disk()
+        await rig.read(stream, answer)
+
+        assert before == (True, [])
+        assert at < 250
+        assert reasons(rig) == [f"what runs on disk can't be written back: {os.strerror(number)}"]
+        assert reasons(rig) == [rests] == [again]
+        assert failing.calls == 1
+        assert disk.stored_bytes == 0
+        assert answer.tokens == expected.tokens
+        assert stream.disclosure.resumed == rig.daemon.supervisor.losses == 0
+
+
+async def test_a_move_to_a_disk_that_fails_is_told_in_its_outcome_and_tried_ever_more_rarely(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=150))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        failing = FailingDisk(monkeypatch, times=2)
+        told = []
+        for _ in range(2):
+            disk.try_again()  # as a plan does
+            told.append(await rig.daemon.dispatcher.running_kv.to_disk())
+            await rig.until(lambda: not stream.detaching and stream.worker is not None)
+        home, now = not on_disk(stream), rig.daemon.clock.monotonic_s()
+        rest = [disk.room_for(1, now + after_s) != "" for after_s in (FIRST_REST_S + 1, 121)]
+        disk.try_again()
+        works = await rig.daemon.dispatcher.running_kv.to_disk()
+        away = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert told == ["what runs on disk can't be written back: Input/output error"] * 2
+        assert (home, rest) == (True, [True, False])
+        assert (works, away) == ("", True)
+        assert failing.calls >= 3
+        assert answer.tokens == expected.tokens
+
+
+async def test_only_what_could_not_be_written_leaves_the_disk(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = [await ask(rig, text=TALK + str(number), max_tokens=200) for number in range(2)]
+        answers = [await rig.read(stream, tokens=5) for stream in streams]
+        FailingDisk(monkeypatch)  # the first of the two
+        await place(rig, KvPlacement.DISK_ALL)
+        await rig.until(lambda: not any(stream.detaching for stream in streams))
+        where = [on_disk(stream) for stream in streams]
+        for stream, answer in zip(streams, answers, strict=True):
+            await rig.read(stream, answer)
+
+        assert where == [False, True]
+        assert [len(answer.tokens) for answer in answers] == [200, 200]
+
+
+async def test_a_failure_that_a_superseded_plan_no_longer_waits_for_counts(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def fails(descriptor: int) -> None:  # injected, as above
+            begun.set()
+            go_on.wait(20)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fails)
+            moving = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_disk())
+            await rig.until(begun.is_set)
+            moving.cancel()
+            await asyncio.sleep(0.01)
+            go_on.set()
+            await asyncio.gather(moving, return_exceptions=True)
+        await rig.until(lambda: not on_disk(stream))
+        await rig.read(stream, answer)
+
+        assert moving.cancelled()
+        assert disk.room_for(1, rig.daemon.clock.monotonic_s()) != ""
+        assert len(answer.tokens) == 150
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+async def test_what_ends_on_a_disk_that_fails_serves_nobody(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, _ = await moved(rig, after=20)
+        sync, begun, go_on, calls = os.fdatasync, threading.Event(), threading.Event(), []
+
+        def fails_once(descriptor: int) -> None:  # injected, as above
+            begun.set()
+            go_on.wait(20)
+            calls.append(descriptor)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", fails_once)
+        if not ends_first:
+            assert stream.lease is not None
+            stream.lease.valid += WRITE_BACK_TOKENS  # as if it had added enough for a write
+            await rig.until(begun.is_set)
+        stream.cancel()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
+        await rig.until(begun.is_set)
+        go_on.set()
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 0)
+        await rig.until(lambda: bool(reasons(rig)))
+
+        assert not serves(rig, stream)
+        assert disk.stored_bytes == 0
+        assert len(calls) == 1
+        assert disk.room_for(1, rig.daemon.clock.monotonic_s()) == reasons(rig)[0]
 
 
 async def test_kv_on_disk_that_two_workers_died_on_is_computed_again(
@@ -514,6 +717,78 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
         assert stayed
         assert still_runs
         assert len(answer.tokens) == 200
+
+
+@contextmanager
+def memory_for_all_but_kv(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The worker fits, and running conversations' KV beside it doesn't."""
+    limit = rig.daemon.controller.policy.memory
+    assert limit is not None
+
+    def available(at_s: float) -> Reading:
+        of_worker = 0 if rig.daemon.streams.active is not None else 512 * MIB
+        left = limit.headroom_bytes + 4096 + of_worker - rig.daemon.pool.ledger().leased
+        return Reading("memory.available", float(left), at_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.sensors, "memory_available", available)
+        yield
+
+
+def told_placement(rig: Rig) -> set[KvPlacement]:
+    """Where KV is, as the dispatcher, the planner and the last decision have it."""
+    points = rig.daemon.dispatcher.point, rig.daemon.controller.state.point
+    return {one.kv_placement for one in (*points, rig.records.made[-1].target)}
+
+
+async def test_a_worker_that_is_killed_on_the_last_rung_leaves_the_point_there(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = placing(slow=True)
+    only = replace(rules, knobs=replace(rules.knobs, variants=("fp32",)))
+    async with running(tiny, only, disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        rig.daemon.pool.release_all()
+        stream = await ask(rig, max_tokens=200)
+        answer = await rig.read(stream, tokens=20)
+        with memory_for_all_but_kv(rig, monkeypatch):
+            await rig.until(lambda: on_disk(stream))
+            await rig.serves("fp32")
+            before = told_placement(rig)
+            for upto in (60, 100):
+                await rig.read(stream, answer, upto)
+                lost = rig.daemon.supervisor.losses
+                rig.kill_worker()
+                await rig.until(lambda lost=lost: rig.daemon.supervisor.losses > lost)
+                await rig.serves("fp32")
+                await rig.read(stream, answer, upto + 20)
+            after, still = told_placement(rig), on_disk(stream)
+            ledger = rig.daemon.pool.ledger()
+            started = [one for one in rig.records.made if one.direction is Direction.START]
+            told = [event for event, _ in rig.log.lines if event == "kv_not_moved"]
+            await rig.read(stream, answer)
+
+        assert before == after == {KvPlacement.DISK_ALL}
+        assert "all KV on disk" in started[-1].target.describe()
+        assert (still, ledger.leased, told) == (True, 0, [])
+        assert ledger.filed > 0
+        assert stream.disclosure.resumed == 2
+        assert answer.tokens == expected.tokens
+
+
+async def test_what_is_parked_has_no_settings_to_change(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        dispatcher = rig.daemon.dispatcher
+        settings = [
+            SetContext(10**6 + 1, 512),
+            SetPace(10**6 + 2, 0.5),
+            SetSpeculation(10**6 + 3, "ngram"),
+            PlaceIdleKv(10**6 + 4, KvPlacement.DISK),
+        ]
+        dispatcher.execute([Park(10**6, "a worker that was lost before them"), *settings])
+        await dispatcher.finished()
+
+        assert dispatcher.point == PARKED
 
 
 async def test_a_plan_tries_a_disk_again_that_failed_a_moment_ago(

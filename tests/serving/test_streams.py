@@ -548,3 +548,66 @@ async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> Non
 
     assert told.value.code == "worker_failed"
     assert scene.gateway.rendering == 0
+
+
+# ---------------------------------------------------------------- KV in doubt
+
+
+async def doubted(scene: Scene) -> tuple[Any, Any]:
+    """A worker and its stream, whose KV may be wrong after three tokens."""
+    worker = scene.serving(decoder="kv")
+    stream: Any = await scene.ask()
+    scene.streams.said(worker, Tokens(stream.id, 0, [7, 8, 9], ""))
+    scene.streams.doubt(stream)
+    return worker, stream
+
+
+async def test_a_stream_in_doubt_is_computed_again_by_the_same_worker(scene: Scene) -> None:
+    worker, stream = await doubted(scene)
+    first = stream.lease
+    scene.streams.doubt(stream)
+    owes = scene.streams.has_work(worker)
+    scene.streams.said(worker, Tokens(stream.id, 3, [10], ""))  # made before it heard of it
+    scene.streams.said(worker, Detached(stream.id, 4))
+    starts = worker.of(Start)
+
+    assert len(worker.of(Detach)) == 1
+    assert owes  # one that never answers is found
+    assert stream.lease is not first
+    assert (starts[1].generated, starts[1].valid) == ([7, 8, 9, 10], 0)
+    assert not stream.doubtful
+    assert stream.disclosure.resumed == 0
+
+
+async def test_a_stream_in_doubt_whose_worker_dies_is_computed_again_by_the_next(
+    scene: Scene,
+) -> None:
+    worker, _ = await doubted(scene)
+    scene.streams.lost(worker)
+    other = scene.serving(decoder="kv")
+    (start,) = other.of(Start)
+
+    assert (start.generated, start.valid) == ([7, 8, 9], 0)
+
+
+async def test_a_worker_that_is_gone_holds_no_stream_in_doubt_back(scene: Scene) -> None:
+    worker = scene.serving(decoder="kv")
+    stream: Any = await scene.ask()
+    scene.streams.said(worker, Tokens(stream.id, 0, [7, 8, 9], ""))
+    worker.alive = False
+    scene.streams.doubt(stream)
+    scene.streams.lost(worker)
+    (start,) = scene.serving(decoder="kv").of(Start)
+
+    assert (start.generated, start.valid) == ([7, 8, 9], 0)
+
+
+async def test_what_ends_in_doubt_leaves_nothing_behind(scene: Scene) -> None:
+    worker, stream = await doubted(scene)
+    stream.lease.valid = 40  # worth keeping otherwise
+    scene.streams.said(worker, Finished(stream.id, "stop", ""))
+    scene.streams.doubt(stream)
+
+    assert stream.done
+    assert scene.pool.ledger().idle_count == 0
+    assert scene.pool.ledger().leased == 0

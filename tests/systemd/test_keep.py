@@ -36,14 +36,16 @@ def pool(manager: FakeManager) -> Iterator[Pool]:
     one.close()
 
 
-def ended(pool: Pool, model: ModelSpec, tokens: list[int] = TOKENS) -> Lease:
-    """A conversation whose stream has ended, its KV written by a worker."""
+def ended(
+    pool: Pool, model: ModelSpec, tokens: list[int] = TOKENS, rows: int | None = None
+) -> Lease:
+    """A conversation whose stream has ended, its KV (or so many rows of it) written by a worker."""
     variant = model.variants[0]
     shape = shape_of(model, variant)
     lease = pool.open(shape, model.context_length, variant.fingerprint, 1000, len(tokens))
     segment = lease.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
-        for span in shape.rows(0, len(tokens), segment.capacity):
+        for span in list(shape.rows(0, len(tokens), segment.capacity))[:rows]:
             memory[span.offset : span.offset + span.length] = b"k" * span.length
     lease.valid = len(tokens)
     pool.retire(lease, tokens, 5.0)
@@ -134,6 +136,17 @@ def test_half_a_conversation_is_dropped(pool: Pool, model: ModelSpec, manager: F
     assert dropped == ("kv-1: 1 descriptors came back, of which 0 records",)
 
 
+def test_a_segment_of_which_one_page_is_missing_is_dropped(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model, rows=-1)
+    pool.close()
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert dropped == ("kv-1: its memory had been given back",)
+
+
 def test_a_segment_that_was_emptied_is_dropped(
     pool: Pool, model: ModelSpec, manager: FakeManager
 ) -> None:
@@ -204,8 +217,8 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     variant = model.variants[0]
     shape = shape_of(model, variant)
     pool.disk = disk
-    claim = disk.claim(100 * shape.token_bytes, 5.0)
     capacity = Segment.capacity_for(shape, model.context_length)
+    claim = disk.claim(shape.committed_bytes(100, capacity, mmap.PAGESIZE), 5.0)
     segment = disk.new_segment(claim, shape, capacity, 100)
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         for span in shape.rows(0, len(TOKENS), segment.capacity):
@@ -231,7 +244,7 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
         whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
 
     assert early == (0, {})  # nothing is believed before it has its checksum
-    assert size == len(TOKENS) * shape.token_bytes
+    assert size == shape.committed_bytes(len(TOKENS), capacity, mmap.PAGESIZE)
     assert restored.dropped == ()
     assert back
     assert whole

@@ -83,6 +83,23 @@ def test_committed_bytes_and_punches_are_what_the_kernel_does() -> None:
     assert shape.committed_bytes(0, capacity, page) == 0
 
 
+@pytest.mark.parametrize("page", [4096, 16384, 65536])
+def test_rows_of_whole_pages_are_counted_like_any_others(page: int) -> None:
+    shape = KvShape(layers=2, kv_heads=3, position_bytes=192)
+    capacity = shape.aligned_capacity(2000, page)
+    for tokens in (0, 1, 21, 22, 85, 86, 1000, capacity):
+        touched = {
+            at // page
+            for span in shape.rows(0, tokens, capacity)
+            for at in (
+                *range(span.offset, span.offset + span.length, page),
+                span.offset + span.length - 1,
+            )
+        }
+
+        assert shape.committed_bytes(tokens, capacity, page) == len(touched) * page
+
+
 def test_rows_that_share_pages_are_counted_once() -> None:
     shape = KvShape(layers=1, kv_heads=2, position_bytes=64)
 

@@ -117,6 +117,9 @@ class KvShape:
 
         Counts each touched page once, rows that share a page included.
         """
+        if capacity * self.position_bytes % page_bytes == 0:  # no two rows share one
+            row_pages = -(-max(0, tokens) * self.position_bytes // page_bytes)
+            return self.planes * self.kv_heads * row_pages * page_bytes
         pages, last = 0, -1
         for span in self.rows(0, tokens, capacity):
             first_page = max(span.offset // page_bytes, last + 1)

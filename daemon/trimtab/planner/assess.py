@@ -9,7 +9,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from trimtab.domain.decisions import Prediction
-from trimtab.domain.knobs import Knob, OperatingPoint
+from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import needed_s, trend_bytes_s
 from trimtab.planner.frame import Inputs, frame
@@ -173,7 +173,7 @@ def _inputs(
         threads=state.threads,
         heat_level=state.heat.level,
         resting=resting(state, at_s),
-        kv_placement=state.point.kv_placement,
+        kv_placement=_placement(state),
         pinned=pinned_knobs(state, at_s),
         quarantine={
             name: entry.reason for name, entry in state.quarantine.items() if at_s < entry.until_s
@@ -181,6 +181,18 @@ def _inputs(
         facts=facts(state),
         seen=state.queue.speeds.in_steps([one.name for one in model.variants]),
     )
+
+
+def _placement(state: State) -> KvPlacement:
+    """Where KV is now. It stays there while nothing is loaded: no worker moves it.
+
+    What runs next says so too, as no point but one that was lost knows it then.
+    """
+    if not state.point.parked:
+        return state.point.kv_placement
+    if state.demand.filed_bytes:
+        return KvPlacement.DISK_ALL
+    return state.lost_point.kv_placement if state.lost_point is not None else KvPlacement.MEMORY
 
 
 def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:

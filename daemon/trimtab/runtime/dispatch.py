@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from trimtab.domain.actions import (
     SetPace,
     SetSpeculation,
     SwitchWorker,
+    carried_out,
 )
 from trimtab.domain.clock import Clock
 from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasured
@@ -182,37 +183,37 @@ class Dispatcher:
         match action:
             case SwitchWorker():
                 await self._switch(action)
-            case SetContext(tokens=tokens):
-                self._set_context(tokens)
-            case SetPace(ratio=ratio):
-                self._set_pace(ratio)
+            case SetContext():
+                self._set_context(action)
+            case SetPace():
+                self._set_pace(action)
             case Park():
                 await self._park()
             case ReleaseIdleKv(wanted_bytes=wanted):
                 self._pool.release(wanted)
-            case SetSpeculation(speculation=speculation):
-                self._set_speculation(speculation)
-            case PlaceIdleKv(placement=placement):
-                await self._place_kv(placement)
+            case SetSpeculation():
+                self._set_speculation(action)
+            case PlaceIdleKv():
+                await self._place_kv(action)
 
-    def _set_context(self, tokens: int) -> None:
-        self._context_changed(tokens)
-        self._pool.limit(tokens)
-        self.point = replace(self.point, context=tokens)
+    def _set_context(self, action: SetContext) -> None:
+        self._context_changed(action.tokens)
+        self._pool.limit(action.tokens)
+        self.point = carried_out(self.point, action)
 
-    def _set_pace(self, ratio: float) -> None:
+    def _set_pace(self, action: SetPace) -> None:
         worker = self._streams.active
         if worker is not None:
-            worker.send(Pace(ratio=ratio))
-        self.point = replace(self.point, pace_ratio=ratio)
+            worker.send(Pace(ratio=action.ratio))
+        self.point = carried_out(self.point, action)
 
-    def _set_speculation(self, speculation: str) -> None:
+    def _set_speculation(self, action: SetSpeculation) -> None:
         worker = self._streams.active
         if worker is not None:
-            _speculate(worker, speculation)
-        self.point = replace(self.point, speculation=speculation)
+            _speculate(worker, action.speculation)
+        self.point = carried_out(self.point, action)
 
-    async def _place_kv(self, placement: KvPlacement) -> None:
+    async def _place_kv(self, action: PlaceIdleKv) -> None:
         """Running conversations' KV now; idle ones' follows on ticks, beside whatever comes.
 
         Writing it may take half a minute on a slow disk, in which memory can run short.
@@ -220,8 +221,8 @@ class Dispatcher:
         Raises:
             ServingError: Running conversations' can't be moved.
         """
-        self.point = replace(self.point, kv_placement=placement)
-        on_disk = placement is KvPlacement.DISK_ALL
+        self.point = carried_out(self.point, action)
+        on_disk = action.placement is KvPlacement.DISK_ALL
         if self._pool.disk is not None:
             self._pool.disk.try_again()  # a plan counts on it: else everything may be parked
         move = self.running_kv.to_disk if on_disk else self.running_kv.to_memory
@@ -241,18 +242,24 @@ class Dispatcher:
             ServingError: Not all can go there: the disk is full, or the quota or the daily budget
                 is used up, or there is no memory.
         """
-        while (left := self._pool.to_seal()) is not None:
-            await self._pool.seal(left)
-        reason = ""
+        reason = await self._seal_ended()
         if self.point.kv_placement is not KvPlacement.MEMORY:
-            reason = await self._offload_idle()
-        await self.running_kv.write_back()
+            reason = await self._offload_idle() or reason
+        reason = await self.running_kv.write_back() or reason
         if self.point.kv_placement is KvPlacement.DISK_ALL:
             reason = await self.running_kv.to_disk() or reason
         elif self.running_kv.on_disk:
             reason = await self._bring_home(room_bytes) or reason
         if reason:
             raise ServingError(reason, code="kv_not_moved")
+
+    async def _seal_ended(self) -> str:
+        reason = ""
+        while (left := self._pool.to_seal()) is not None:
+            if (failed := await self._pool.seal(left)) and self._pool.disk is not None:
+                self._pool.disk.failed(failed, self._clock.monotonic_s())
+                reason = failed
+        return reason
 
     async def _bring_home(self, room_bytes: float) -> str:
         if self._pool.ledger().filed > room_bytes:

@@ -65,6 +65,7 @@ class Carrier:
         if model is None or ready is None or ready.decoder != OWN_KV:
             self._drop(stream)
             return
+        self._drop_doubtful(stream)
         variant = worker.variant
         lease = stream.lease
         if lease is not None and lease.fingerprint != variant.fingerprint:
@@ -81,6 +82,7 @@ class Carrier:
     def ended(self, stream: Stream) -> None:
         """The stream is over and no worker writes for it: its KV waits for the next turn."""
         self.room.given_up(stream)
+        self._drop_doubtful(stream)
         if stream.lease is not None:
             now = self._clock.monotonic_s()
             self._pool.retire(stream.lease, stream.tokens, now, stream.view)
@@ -151,6 +153,11 @@ class Carrier:
             stream.request.user,
             stream.view.cached(len(stream.tokens)) + 1,
         )
+
+    def _drop_doubtful(self, stream: Stream) -> None:
+        if stream.doubtful:
+            stream.doubtful = False
+            self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
         if stream.lease is not None:

@@ -103,7 +103,7 @@ class Ledger:
     """What the pool holds, in bytes; for status and the planner."""
 
     leased: int = 0
-    filed: int = 0  # of running conversations on disk
+    filed: int = 0  # of running conversations on disk: what they would take in memory
     idle: int = 0
     idle_count: int = 0
     stored: int = 0
@@ -129,7 +129,5 @@ def shape_of(model: ModelSpec, variant: VariantSpec) -> KvShape:
 
 
 def kv_bytes(lease: Lease, tokens: int) -> int:
-    """What so many tokens take in a claim's segment, in memory."""
-    if lease.segment.on_disk:
-        return 0
-    return tokens * lease.segment.shape.token_bytes
+    """Memory that so many tokens take in a claim's segment: whole pages, as the kernel gives it."""
+    return 0 if lease.segment.on_disk else lease.segment.predicted_bytes(tokens)

@@ -15,7 +15,6 @@ import mmap
 import os
 import tempfile
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,31 +23,13 @@ from typing import Final
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.segments import Segment
+from trimtab.serving.write_budget import Claim, WriteBudget
 
-DAY_S: Final = 86_400.0
 FIRST_REST_S: Final = 60.0
 LONGEST_REST_S: Final = 960.0
 """A disk that failed is left alone so long: first, then twice as long each time, up to the most."""
 CHUNK_BYTES: Final = 1024 * 1024
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """Space on the disk, counted before it is taken.
-
-    Attributes:
-        at_s: When it was claimed.
-        size_bytes: How much.
-        written: Whether anything may have been written to it: what has worn the flash isn't
-            given back to the daily budget.
-        over: Whether the space has been given back.
-    """
-
-    at_s: float
-    size_bytes: int
-    written: bool = False
-    over: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +42,7 @@ class Stored:
         size_bytes: What they take on the disk.
         checksum: CRC-32 of them; None until it has been worked out (`KvDisk.seal`).
         spread: Whether they lie as in a segment, whose file it was, instead of one after the other.
+        doubtful: Whether the disk has failed to write it: what is there may be anything.
     """
 
     descriptor: int
@@ -68,6 +50,7 @@ class Stored:
     size_bytes: int
     checksum: int | None
     spread: bool = False
+    doubtful: bool = False
 
     def close(self) -> None:
         """Give the space back."""
@@ -110,6 +93,8 @@ class FileSegment(Segment):
         self._open = True
         self.claim = claim
         self._closed = closed
+        self._doubtful = False
+        self._left: Stored | None = None
 
     @property
     def most_tokens(self) -> int:
@@ -139,13 +124,26 @@ class FileSegment(Segment):
         """Leave its first positions behind as a stored conversation; the segment is closed.
 
         Raises:
-            ServingError: The space of the others can't be given back; it is as it was.
+            ServingError: The space of the others can't be given back, or what is there may be
+                wrong; it is as it was.
         """
+        if self._doubtful:
+            raise ServingError("the disk has failed to write it", code="kv_disk_failed")
         self.cut(tokens)
         self._open = False
-        size_bytes = tokens * self.shape.token_bytes
+        size_bytes = self.predicted_bytes(tokens)
         self._closed(self.claim, size_bytes)
-        return Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
+        self._left = Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
+        return self._left
+
+    def doubt(self) -> None:
+        """The disk has failed to write it: pages that the kernel lets go of now are lost.
+
+        It takes them for written all the same. What the segment has left behind is concerned too.
+        """
+        self._doubtful = True
+        if self._left is not None:
+            self._left.doubtful = True
 
     def close(self) -> None:
         """Give the space back as soon as no worker maps it any more."""
@@ -165,6 +163,10 @@ class KvDisk:
 
     Raises:
         StateError: The folder can't be made, or lies in memory.
+
+    Attributes:
+        writes: The daily budget.
+        stored_bytes: What is taken of the quota.
     """
 
     def __init__(self, folder: Path, mounts: str) -> None:
@@ -181,17 +183,16 @@ class KvDisk:
             )
         self._folder = folder
         self._quota_bytes = 0
-        self._budget_bytes = 0
-        self._claims: deque[Claim] = deque()
         self._failure = ""
         self._rest_s = 0.0
         self._rests_until_s = 0.0
+        self.writes = WriteBudget()
         self.stored_bytes = 0
 
     def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
         """The policy's quota and daily write budget."""
         self._quota_bytes = quota_bytes
-        self._budget_bytes = writes_per_day_bytes
+        self.writes.limit_bytes = writes_per_day_bytes
 
     def room_for(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can."""
@@ -201,13 +202,9 @@ class KvDisk:
 
     def forbids(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, whatever goes from the disk; empty if it can."""
-        while self._claims and at_s - self._claims[0].at_s > DAY_S:
-            self._claims.popleft()
         if at_s < self._rests_until_s:
             return self._failure
-        if sum(claim.size_bytes for claim in self._claims) + size_bytes > self._budget_bytes:
-            return "today's write budget is used up"
-        return ""
+        return "" if self.writes.has_room(size_bytes, at_s) else "today's write budget is used up"
 
     def over_quota(self, size_bytes: int) -> bool:
         """True if so much more has no room until something that is stored goes."""
@@ -217,7 +214,7 @@ class KvDisk:
     def claim(self, size_bytes: int, at_s: float) -> Claim:
         """Count a write before it is made."""
         claim = Claim(at_s, size_bytes)
-        self._claims.append(claim)
+        self.writes.count(claim)
         self.stored_bytes += size_bytes
         return claim
 
@@ -227,11 +224,16 @@ class KvDisk:
             return
         claim.over = True
         self.stored_bytes -= claim.size_bytes - left_bytes
-        if not claim.written and claim in self._claims:
-            self._claims.remove(claim)
+        if not claim.written:
+            self.writes.uncount(claim)
 
     def failed(self, reason: str, at_s: float) -> None:
-        """It didn't take what was to be written: it is left alone for a while."""
+        """It didn't take what was to be written: it is left alone for a while.
+
+        What else fails while it is left alone is the same failure.
+        """
+        if at_s < self._rests_until_s:
+            return
         self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
         self._rests_until_s = at_s + self._rest_s
         self._failure = reason
@@ -279,7 +281,7 @@ class KvDisk:
         Raises:
             ServingError: The disk is full or fails; nothing is left behind.
         """
-        size_bytes = tokens * segment.shape.token_bytes
+        size_bytes = segment.packed_bytes(tokens)
         descriptor = -1
         try:
             descriptor = self._new_file()
@@ -348,6 +350,7 @@ class KvDisk:
                 checksum = _summed(stored.descriptor, span.offset, span.length, checksum)
             _let_go(stored.descriptor)
         except OSError as error:
+            stored.doubtful = True  # the kernel says so once: another try would succeed
             raise ServingError(
                 f"{self._folder}: KV can't be kept: {error.strerror}", code="kv_disk_failed"
             ) from error
@@ -364,17 +367,20 @@ class KvDisk:
             return descriptor
 
 
-def write_back(descriptor: int) -> None:
+def write_back(descriptor: int) -> str:
     """Write what has changed in a file, let go of what nobody maps, and close it. Blocking.
 
-    A disk that fails here leaves the pages in memory as far as it can.
+    Returns:
+        Why it can't be written, in words; empty if it has been. The kernel says so once, and takes
+        the pages for written from then on.
     """
     try:
         _let_go(descriptor)
-    except OSError:
-        pass
+    except OSError as error:
+        return f"what runs on disk can't be written back: {error.strerror}"
     finally:
         os.close(descriptor)
+    return ""
 
 
 def _let_go(descriptor: int) -> None:

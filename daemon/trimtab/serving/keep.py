@@ -198,7 +198,7 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
     tokens = array("I", record.tokens)
     positions = record.positions
     lease = Lease(segment, record.fingerprint, record.user, positions, positions, record.writers)
-    if stored is None and segment.committed_bytes() < segment.shape.token_bytes * positions:
+    if stored is None and segment.committed_bytes() < segment.predicted_bytes(positions):
         segment.close()
         raise StateError("its memory had been given back")
     view = View(record.keep, record.dropped)

@@ -266,7 +266,7 @@ class Pool:
         disk, lease = self.disk, idle.lease
         if disk is None:
             return "there is no disk for it"
-        size_bytes = kv_bytes(lease, lease.valid)
+        size_bytes = lease.segment.packed_bytes(lease.valid)
         if reason := self.room_on_disk(size_bytes, at_s):
             return reason
         claim = disk.claim(size_bytes, at_s)
@@ -308,22 +308,34 @@ class Pool:
         """A conversation that ended on disk and has no checksum yet; None if there is none."""
         return next((idle for idle in self._idle if not idle.sealed and not idle.busy), None)
 
-    async def seal(self, idle: Idle) -> None:
-        """Make what a conversation left on disk fit to be believed; else it is forgotten."""
+    async def seal(self, idle: Idle) -> str:
+        """Make what a conversation left on disk fit to be believed; else it is forgotten.
+
+        Returns:
+            Why the disk can't keep it, in words; empty if it does.
+        """
         disk, stored = self.disk, idle.stored
         assert disk is not None
         assert stored is not None
-        idle.busy = True
+        idle.busy, reason = True, ""
         try:
             stored.checksum = await undisturbed(disk.seal, stored, idle.lease.segment)
-        except ServingError:
-            pass
+        except ServingError as error:
+            reason = error.message
         finally:
             idle.busy = False
-        if idle.sealed:
+        if idle.sealed and not stored.doubtful:
             self._keep(idle)
         else:
             self._evict(idle)
+        return reason
+
+    def doubt(self, segment: FileSegment) -> None:
+        """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
+        segment.doubt()
+        for idle in [idle for idle in self._idle if idle.stored is not None and not idle.busy]:
+            if idle.stored is not None and idle.stored.doubtful:
+                self._evict(idle)
 
     async def bring_back(self, idle: Idle) -> bool:
         """Bring an idle conversation's KV back into memory.
@@ -346,6 +358,7 @@ class Pool:
                 raise
             finally:
                 idle.busy = idle.returning = False
+        right = right and not stored.doubtful
         self._forget(idle)
         disk.give_up(stored)
         idle.stored = None
@@ -369,7 +382,7 @@ class Pool:
         return Ledger(
             leased=sum(lease.segment.committed_bytes() for lease in self._leases),
             filed=sum(
-                lease.valid * lease.segment.shape.token_bytes
+                lease.segment.predicted_bytes(lease.valid)
                 for lease in self._leases
                 if lease.segment.on_disk
             ),

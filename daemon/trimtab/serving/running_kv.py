@@ -8,6 +8,7 @@ back: that is what makes memory available. What is read again from the disk then
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from trimtab.domain.clock import Clock
@@ -60,12 +61,11 @@ class RunningKv:
             return "there is no disk for it"
         targets, reason = await self._files_for(self.in_memory, disk)
         slow = await self._move(targets)
-        for stream, target in targets:
-            segment = target.segment
-            if stream.lease is target and isinstance(segment, FileSegment):
-                self._written[segment] = target.valid
-                await _write_back(segment)
-        return reason or slow
+        moved = [stream for stream, target in targets if stream.lease is target]
+        failed = await self._sync(moved, disk)
+        if moved and not failed:
+            disk.worked()
+        return failed or reason or slow
 
     async def to_memory(self) -> str:
         """Move all that are on disk back to memory.
@@ -84,18 +84,50 @@ class RunningKv:
                 break
         return await self._move(targets) or reason
 
-    async def write_back(self) -> None:
-        """Write what has been added on disk since the last time, as far as it is worth a write."""
-        filed = {
-            lease.segment: lease.valid
-            for stream in self.on_disk
-            if (lease := stream.lease) is not None and isinstance(lease.segment, FileSegment)
-        }
+    async def write_back(self) -> str:
+        """Write what has been added on disk since the last time, as far as it is worth a write.
+
+        Returns:
+            Why some of it couldn't be written, in words; empty if all was.
+        """
+        disk = self._pool.disk
+        filed = {segment: stream for stream in self.on_disk if (segment := _file_of(stream))}
         self._written = {one: self._written.get(one, 0) for one in filed}
-        for segment, valid in filed.items():
-            if valid - self._written[segment] >= WRITE_BACK_TOKENS:
-                self._written[segment] = valid
-                await _write_back(segment)
+        due = [
+            stream
+            for segment, stream in filed.items()
+            if _valid(stream) - self._written[segment] >= WRITE_BACK_TOKENS
+        ]
+        return await self._sync(due, disk) if disk is not None else ""
+
+    async def _sync(self, streams: Sequence[Stream], disk: KvDisk) -> str:
+        """Write what streams have added on disk.
+
+        Where that fails, the kernel drops pages as if they had been written. So the conversation
+        goes back to memory and its KV is computed again from its tokens; the disk is left alone.
+
+        Returns:
+            Why some of it couldn't be written, in words; empty if all was.
+        """
+        reason = ""
+        for stream in streams:
+            segment = _file_of(stream)
+            descriptor = segment.another_descriptor() if segment is not None else None
+            if segment is None or descriptor is None:
+                continue  # it has ended or gone elsewhere while another one's was written
+            self._written[segment] = _valid(stream)
+            synced = partial(self._synced, stream, segment, disk)
+            failed = await undisturbed(write_back, descriptor, undo=synced)
+            synced(failed)
+            reason = failed or reason
+        return reason
+
+    def _synced(self, stream: Stream, segment: FileSegment, disk: KvDisk, failed: str) -> None:
+        """Writing has ended; also if nobody waits for it any more, since it is said only once."""
+        if failed:
+            self._pool.doubt(segment)
+            self._streams.doubt(stream)
+            disk.failed(failed, self._clock.monotonic_s())
 
     def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
         worker = self._streams.active
@@ -133,7 +165,7 @@ class RunningKv:
         lease = stream.lease
         assert lease is not None
         tokens, memory = stream.most_positions, lease.segment
-        size_bytes = tokens * memory.shape.token_bytes
+        size_bytes = memory.predicted_bytes(tokens)
         now = self._clock.monotonic_s()
         if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
@@ -146,7 +178,6 @@ class RunningKv:
             if isinstance(error, ServingError):
                 disk.failed(error.message, now)
             raise
-        disk.worked()
         return self._pool.lend(segment, lease)
 
     async def _move(self, targets: Sequence[tuple[Stream, Lease]]) -> str:
@@ -183,10 +214,13 @@ def _room_for(stream: Stream) -> int:
     return min(stream.positions + GRANT_TOKENS, stream.most_positions)
 
 
-async def _write_back(segment: FileSegment) -> None:
-    descriptor = segment.another_descriptor()
-    if descriptor is not None:  # else its conversation has ended while another one's was written
-        await undisturbed(write_back, descriptor)
+def _file_of(stream: Stream) -> FileSegment | None:
+    segment = stream.lease.segment if stream.lease is not None else None
+    return segment if isinstance(segment, FileSegment) else None
+
+
+def _valid(stream: Stream) -> int:
+    return stream.lease.valid if stream.lease is not None else 0
 
 
 def _can_move(stream: Stream, target: Lease) -> bool:

@@ -98,8 +98,12 @@ class Segment:
         return os.fstat(self._descriptor).st_blocks * _BLOCK_BYTES if self._open else 0
 
     def predicted_bytes(self, tokens: int) -> int:
-        """Memory that it takes with so many positions written."""
+        """What it takes with so many positions written, in whole pages."""
         return self.shape.committed_bytes(tokens, self.capacity, mmap.PAGESIZE)
+
+    def packed_bytes(self, tokens: int) -> int:
+        """What so many positions take one after the other, without the rest of their pages."""
+        return tokens * self.shape.token_bytes
 
     def cut(self, tokens: int) -> int:
         """Give back the memory of all positions from ``tokens`` on.

@@ -98,6 +98,7 @@ class Stream:
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
+        self.doubtful = False  # its KV may be wrong: it is computed again wherever it goes on
         self.paused = False  # its worker computes nothing for it until it is its turn
         self.reading = True  # its worker hasn't come to the next token yet
         self.turn_s: float | None = None  # when it was last read a piece of, or moved

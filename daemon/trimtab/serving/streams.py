@@ -118,7 +118,8 @@ class Streams:
     def has_work(self, worker: Worker) -> bool:
         """True if a worker has something to compute, or hasn't let go of what was taken back."""
         return any(closing is worker for _, closing in self._closing.values()) or any(
-            not (stream.detaching or stream.starved or stream.paused) for stream in self.on(worker)
+            stream.doubtful or not (stream.detaching or stream.starved or stream.paused)
+            for stream in self.on(worker)
         )
 
     def busy(self) -> bool:
@@ -212,13 +213,19 @@ class Streams:
             self._active = None
             self._attached.clear()
         for stream in self.on(worker):
-            if not stream.detaching:
-                stream.detaching = True
-                try:
-                    worker.send(Detach(stream=stream.id))
-                except WorkerError:
-                    self._orphan([stream])
+            self._detach(stream, worker)
         self._check_empty(worker)
+
+    def doubt(self, stream: Stream) -> None:
+        """A stream's KV may be wrong from now on: it goes on once it has been computed again.
+
+        What its worker makes until the next token boundary still counts.
+        """
+        if stream.done:
+            return
+        stream.doubtful = True
+        if stream.worker is not None:
+            self._detach(stream, stream.worker)
 
     async def released(self, worker: Worker, timeout_s: float) -> bool:
         """Wait until a worker has no streams; False if it takes longer than ``timeout_s``."""
@@ -299,6 +306,16 @@ class Streams:
                 self._take_over(stream, worker, message)
 
     # ------------------------------------------------------------ inside
+
+    def _detach(self, stream: Stream, worker: Worker) -> None:
+        """Have it handed back at the next token boundary."""
+        if stream.detaching:
+            return
+        stream.detaching = True
+        try:
+            worker.send(Detach(stream=stream.id))
+        except WorkerError:
+            self._orphan([stream])
 
     def _take_tokens(self, stream: Stream, worker: Worker, message: Tokens, at_s: float) -> None:
         if message.first != len(stream.generated):
