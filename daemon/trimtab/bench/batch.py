@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VARIANTS: Final = ("int4", "int8")
 SIZES: Final = (2, 4)
 PROMPTS: Final = (50, 130, 210, 330)
-ROUNDS: Final = 7
+ROUNDS: Final = 11
 TOKENS: Final = 16
 CONTEXT: Final = 1024
 

@@ -88,7 +88,7 @@ def run(quick: bool) -> dict[str, Any]:
     """
     model = load_catalog([models_folder()]).model(MODEL)
     variants = [v for v in model.variants if v.name == "int4"] if quick else list(model.variants)
-    pairs, decode = (1, 8) if quick else (5, 64)
+    pairs, decode = (1, 8) if quick else (9, 64)
     rows = [row for variant in variants for row in _compare(variant, pairs, decode)]
     return {
         "tps_ratio_min": min(row["tps_ratio"] for row in rows),
