@@ -66,7 +66,10 @@ MOVES = (Direction.UP, Direction.DOWN, Direction.START)
 
 
 class Watched(World):
-    """A world that keeps every event and decision with the state before it."""
+    """A world that keeps every event and decision with the state before it.
+
+    Plans have what was seen with the event: that is what they go by.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -82,7 +85,8 @@ class Watched(World):
         if len(self.decisions) > count:
             pinned = replace(before, pin=self.state.pin)
             self.records.append((pinned, self.decisions[-1]))
-            self.plans.append((before, self.decisions[-1], tuple(self.actions[known:])))
+            looked = replace(before, snapshot=self.state.snapshot)
+            self.plans.append((looked, self.decisions[-1], tuple(self.actions[known:])))
 
 
 def voluntary(decision: Decision) -> bool:
