@@ -162,6 +162,19 @@ def test_idle_conversations_stay_on_disk_when_the_worker_is_lost() -> None:
     assert world.point == before
 
 
+def test_a_worker_that_is_lost_before_all_files_are_home_comes_back_as_it_was() -> None:
+    world = on_the_last_rung()
+    world.run(1)
+    point = replace(world.point, kv_placement=KvPlacement.DISK)
+    world.loaded = point
+    world.state = replace(world.state, point=point)
+    lose_the_worker(world)
+    filed = world.state.demand.filed_bytes
+
+    assert filed > 0
+    assert world.decisions[-1].target == point
+
+
 def test_a_restart_tries_the_last_point_with_its_placement() -> None:
     last = OperatingPoint("int8", 1024, kv_placement=KvPlacement.DISK)
     world = World(placing(*RUNGS), state=State(lost_point=last)).start()

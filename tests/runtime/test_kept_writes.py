@@ -106,6 +106,32 @@ async def test_what_is_older_than_a_day_is_not_counted(tmp_path: Path) -> None:
     assert later.has_room(LIMIT)
 
 
+async def test_writes_grow_old_however_often_the_daemon_is_restarted(tmp_path: Path) -> None:
+    clock = SetClock()
+    for _ in range(3 * 48):  # a restart each half hour, for three days
+        life = Life(tmp_path, clock)
+        life.wrote(1)
+        await life.kept.close()
+        clock.monotonic += HOUR_S / 2
+        clock.wall += HOUR_S / 2
+
+    assert 48 <= Life(tmp_path, clock).budget.spent_bytes <= 50
+
+
+async def test_a_wall_clock_that_is_set_is_kept_at_once(tmp_path: Path) -> None:
+    clock = SetClock(20.0, 0.0)  # of a board without a clock of its own, before it has the time
+    life = Life(tmp_path, clock)
+    life.wrote(LIMIT)
+    at_first = await life.tick()
+    clock.monotonic += 30
+    clock.wall += 1.8e9
+    then = await life.tick(), await life.tick()
+    later = Life(tmp_path, SetClock(20.0, clock.wall + HOUR_S), boot="two")
+
+    assert (at_first, then) == (True, (True, False))
+    assert not later.has_room(1)
+
+
 @pytest.mark.parametrize("jump_s", [-10 * DAY_S, -1.8e9, 10 * DAY_S])
 async def test_a_clock_that_jumps_within_a_boot_changes_nothing(
     tmp_path: Path, jump_s: float

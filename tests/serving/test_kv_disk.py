@@ -26,13 +26,12 @@ from trimtab.errors import ServingError, StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
 from trimtab.serving.claims import Idle
 from trimtab.serving.disk import (
-    FIRST_REST_S,
-    LONGEST_REST_S,
     KvDisk,
     Stored,
     filesystem_of,
 )
 from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.rest import FIRST_S, LONGEST_S
 from trimtab.serving.segments import Segment
 from trimtab.serving.write_budget import Claim
 
@@ -136,7 +135,7 @@ async def test_what_a_full_disk_did_not_take_is_not_in_the_daily_budget(
     idle = conversation(pool)
     with files_of_at_most(SIZE // 2):
         refused = await pool.offload(idle, 1.0)
-    later = await pool.offload(idle, 1.0 + FIRST_REST_S)
+    later = await pool.offload(idle, 1.0 + FIRST_S)
 
     assert "can't be written" in refused
     assert later == ""
@@ -154,7 +153,7 @@ async def test_a_write_that_fails_half_way_is_in_the_daily_budget(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", broken)
         await pool.offload(idle, 1.0)
-    later = await pool.offload(idle, 1.0 + FIRST_REST_S)
+    later = await pool.offload(idle, 1.0 + FIRST_S)
 
     assert later == "today's write budget is used up"
     assert disk.stored_bytes == 0
@@ -176,9 +175,9 @@ async def test_a_disk_that_failed_is_left_alone_for_longer_and_longer(
 
     assert len(told) == 1  # why it failed is said for as long as it is left alone
     assert waits[:4] == [60, 120, 240, 480]
-    assert max(waits) == LONGEST_REST_S
-    assert await pool.offload(idle, now + LONGEST_REST_S) == ""
-    assert disk.room_for(SIZE, now + LONGEST_REST_S) == ""
+    assert max(waits) == LONGEST_S
+    assert await pool.offload(idle, now + LONGEST_S) == ""
+    assert disk.room_for(SIZE, now + LONGEST_S) == ""
 
 
 async def test_nothing_makes_way_on_disk_for_what_is_not_written_anyway(

@@ -37,8 +37,9 @@ from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import shape_of
-from trimtab.serving.disk import FIRST_REST_S, KvDisk, write_back
+from trimtab.serving.disk import KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS
+from trimtab.serving.rest import FIRST_S
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.segments import Segment
 from trimtab.serving.stream import Stream
@@ -379,7 +380,7 @@ async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
         await asyncio.gather(moving, return_exceptions=True)
         with files_of_at_most(16 * 1024):
             refused = await rig.daemon.dispatcher.running_kv.to_disk()
-        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s() + FIRST_REST_S)
+        left = disk.room_for(size_bytes, rig.daemon.clock.monotonic_s() + FIRST_S)
         await rig.read(stream, answer)
 
         assert "no room for a running conversation" in refused
@@ -538,19 +539,42 @@ async def test_a_move_to_a_disk_that_fails_is_told_in_its_outcome_and_tried_ever
         told = []
         for _ in range(2):
             disk.try_again()  # as a plan does
+            disk.running.end()  # it has been left alone for long enough
             told.append(await rig.daemon.dispatcher.running_kv.to_disk())
             await rig.until(lambda: not stream.detaching and stream.worker is not None)
         home, now = not on_disk(stream), rig.daemon.clock.monotonic_s()
-        rest = [disk.room_for(1, now + after_s) != "" for after_s in (FIRST_REST_S + 1, 121)]
+        disk.worked()  # as the KV of an idle conversation can be written
         disk.try_again()
+        waits = await rig.daemon.dispatcher.running_kv.to_disk()
+        rest = [disk.running.why(now + after_s) != "" for after_s in (FIRST_S + 1, 121)]
+        disk.running.end()
         works = await rig.daemon.dispatcher.running_kv.to_disk()
         away = on_disk(stream)
         await rig.read(stream, answer)
 
         assert told == ["what runs on disk can't be written back: Input/output error"] * 2
-        assert (home, rest) == (True, [True, False])
+        assert (home, waits, rest) == (True, told[0], [True, False])
         assert (works, away) == ("", True)
         assert failing.calls >= 3
+        assert answer.tokens == expected.tokens
+
+
+async def test_what_the_disk_has_failed_to_take_is_not_copied_home(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=120))
+        rig.daemon.pool.release_all()
+        stream, answer = await moved(rig, after=20, max_tokens=120)
+        at = len(stream.generated)
+        await rig.until(lambda: len(stream.generated) > at + 2)
+        lose_pages(stream, monkeypatch)
+        failing = FailingDisk(monkeypatch)
+        told = await rig.daemon.dispatcher.running_kv.to_memory()
+        await rig.read(stream, answer)
+
+        assert failing.calls == 1
+        assert "can't be written back" in told
         assert answer.tokens == expected.tokens
 
 

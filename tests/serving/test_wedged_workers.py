@@ -177,12 +177,12 @@ async def test_asking_an_idle_worker_does_not_keep_a_daemon_from_resting(
         worker = rig.daemon.streams.active
         assert worker is not None
         for _ in range(3):
-            await rig.until(lambda: worker.asked_s is None)
+            await rig.until(lambda: worker.owes_since_s is None)
             rig.daemon.look()
             busy = rig.daemon.supervisor.busy
             await asyncio.sleep(0)  # where it is asked
 
-            assert worker.asked_s is not None
+            assert worker.owes_since_s is not None
             assert not busy
 
 

@@ -52,6 +52,7 @@ def answer(sock: socket.socket, fault: str, message: object) -> int | None:
         case Load():
             return load(sock, fault)
         case Render(id=number):
+            time.sleep(0.3 if fault == "slow" else 0)
             sock.sendall(encode(Rendered(number, [1, 2, 3])))
         case Ping(id=number) if fault != "wedged":
             sock.sendall(encode(Pong(number, 1, 0, 0.0)))

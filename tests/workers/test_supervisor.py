@@ -230,7 +230,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered
     supervisor, told, worker = await ready("wedged", launch)
     monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
     await worker.render(text="hello")
-    open_question_s = worker.asked_s
+    open_question_s = worker.owes_since_s
     with pytest.raises(SilentWorkerError):
         await worker.ping(0.05)
     supervisor.shoot_wedged(lambda _: False)
@@ -239,7 +239,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered
     await until(lambda: bool(told.lost))
 
     assert open_question_s is None
-    assert worker.asked_s is not None
+    assert worker.owes_since_s is not None
     assert "no sign of life" in told.lost[0]
 
 
@@ -258,6 +258,25 @@ async def test_a_question_that_is_never_answered_is_not_hidden_by_what_else_is_s
             supervisor.shoot_wedged(lambda _: False)
 
     assert "no answer to a question" in told.lost[0]
+
+
+async def test_a_worker_that_answers_one_question_after_the_other_is_left_alone(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, told, worker = await ready("slow", launch)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.9)
+    begun = time.monotonic()
+    questions = [asyncio.create_task(worker.render(text="hello")) for _ in range(5)]
+    while not all(question.done() for question in questions) and not told.lost:
+        await asyncio.sleep(0.02)
+        supervisor.shoot_wedged(lambda _: False)
+    took_s = time.monotonic() - begun
+    await worker.stop()
+    await supervisor.retire(worker)
+
+    assert told.lost == []
+    assert took_s > 1.4
+    assert worker.owes_since_s is None
 
 
 async def test_an_idle_worker_is_asked_whether_it_lives_once_it_was_not_heard_of_for_long(

@@ -23,7 +23,7 @@ def pin(ctx: click.Context, knobs: tuple[str, ...], duration: str | None, as_jso
     A variant that is left out for now since it failed can't be pinned; the message says why, and
     for how long. One that turns out not to load takes nothing away: what served before serves on,
     or comes back, and the pinned one is tried again after a minute, then after longer and longer
-    (`trimtab status` says when), until it is unpinned.
+    (`trimtab status` says when), until it is unpinned; what was pinned with it waits with it.
     """
     values = dict(_pair(knob) for knob in knobs)
     body = {"knobs": values} | ({"for": duration} if duration else {})

@@ -190,19 +190,18 @@ def _placement(state: State) -> KvPlacement:
     """
     if not state.point.parked:
         return state.point.kv_placement
-    if state.demand.filed_bytes:
-        return KvPlacement.DISK_ALL
-    return state.lost_point.kv_placement if state.lost_point is not None else KvPlacement.MEMORY
+    if state.lost_point is not None:
+        return state.lost_point.kv_placement
+    return KvPlacement.DISK_ALL if state.demand.filed_bytes else KvPlacement.MEMORY
 
 
 def pinned_knobs(state: State, at_s: float) -> Mapping[Knob, str | int | float]:
-    """What is pinned at this time and can be had: no variant while it is in quarantine."""
+    """What is pinned at this time and can be had: nothing while its variant is in quarantine.
+
+    The other knobs were meant for that variant, and wait with it.
+    """
     pin = standing_pin(state, at_s)
-    if pin is None:
-        return {}
-    if kept_out(state, at_s) is None:
-        return pin.knobs
-    return {knob: value for knob, value in pin.knobs.items() if knob is not Knob.VARIANT}
+    return {} if pin is None or kept_out(state, at_s) is not None else pin.knobs
 
 
 def standing_pin(state: State, at_s: float) -> Pin | None:

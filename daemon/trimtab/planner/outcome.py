@@ -8,7 +8,7 @@ from typing import Final
 from trimtab.domain.actions import Park, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
-from trimtab.domain.knobs import Knob
+from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner.assess import kept_out
 from trimtab.planner.faults import quarantined
 from trimtab.planner.heat import JUDGED_S
@@ -50,9 +50,18 @@ def ended(state: State, event: ActionEnded) -> State:
             state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:
         state = quarantined(state, event.variant, event.reason, event.at_s)
-        if not before.parked and event.point.parked and kept_out(state, event.at_s) is not None:
-            state = replace(state, lost_point=before)  # what had to go first for a pin comes back
+        if event.point.parked and kept_out(state, event.at_s) is not None:
+            state = _to_come_back(state, before)
     return _account(state, event)
+
+
+def _to_come_back(state: State, before: OperatingPoint) -> State:
+    """What had to go first for a pinned variant that didn't load is loaded again.
+
+    An action beside the plan may have ended in between and read back that nothing was loaded.
+    """
+    source = before if state.settling is None else state.settling.decision.source
+    return state if source.parked else replace(state, lost_point=source)
 
 
 def _account(state: State, event: ActionEnded) -> State:

@@ -25,6 +25,9 @@ VERSION: Final = 1
 EVERY_S: Final = 60.0
 """What has changed waits so long at most to be kept."""
 
+CLOCK_SET_S: Final = 60.0
+"""A wall clock that was set by more than this is kept at once: the next boot goes by it."""
+
 SOON_RATIO: Final = 1 / 64
 """At once if so much of the budget has been spent since."""
 
@@ -87,6 +90,7 @@ class KeptWrites:
         self._report = report
         self._kept_bytes = 0
         self._kept_s = float("-inf")
+        self._kept_boot_s = 0.0  # when this boot was, by the wall clock of then
         self._error = ""
         self._writing: asyncio.Task[None] | None = None
 
@@ -122,13 +126,16 @@ class KeptWrites:
         change = abs(budget.counted_bytes - self._kept_bytes)
         if change and (change >= budget.limit_bytes * SOON_RATIO or since_s >= EVERY_S):
             return True
-        return budget.spent_bytes > 0 and since_s >= AGE_EVERY_S
+        was_set = abs(self._clock.wall_s() - at_s - self._kept_boot_s) > CLOCK_SET_S
+        return budget.spent_bytes > 0 and (was_set or since_s >= AGE_EVERY_S)
 
     async def _keep(self, at_s: float) -> None:
         # Tried is as good as kept: a disk that fails isn't tried again at once.
         self._kept_bytes, self._kept_s = self._budget.counted_bytes, at_s
+        wall_s = self._clock.wall_s()
+        self._kept_boot_s = wall_s - at_s
         writes = [_Write(*one) for one in self._budget.by_hour(at_s)]
-        saved = _Saved(self._boot, at_s, self._clock.wall_s(), writes)
+        saved = _Saved(self._boot, at_s, wall_s, writes)
         error = ""
         try:
             await asyncio.to_thread(write_state, self._path, saved, VERSION)

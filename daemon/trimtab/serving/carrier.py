@@ -61,11 +61,11 @@ class Carrier:
         Raises:
             ServingError: The pool has no room for it.
         """
+        self._drop_doubtful(stream)
         model, ready = self._model, worker.ready
         if model is None or ready is None or ready.decoder != OWN_KV:
             self._drop(stream)
             return
-        self._drop_doubtful(stream)
         variant = worker.variant
         lease = stream.lease
         if lease is not None and lease.fingerprint != variant.fingerprint:

@@ -22,12 +22,10 @@ from typing import Final
 
 from trimtab.domain.kv import KvShape
 from trimtab.errors import ServingError, StateError
+from trimtab.serving.rest import Rest
 from trimtab.serving.segments import Segment
 from trimtab.serving.write_budget import Claim, WriteBudget
 
-FIRST_REST_S: Final = 60.0
-LONGEST_REST_S: Final = 960.0
-"""A disk that failed is left alone so long: first, then twice as long each time, up to the most."""
 CHUNK_BYTES: Final = 1024 * 1024
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
@@ -166,6 +164,8 @@ class KvDisk:
 
     Attributes:
         writes: The daily budget.
+        running: For running conversations, whose KV has to be computed again where the disk fails
+            to write it: that others can be written says nothing for them.
         stored_bytes: What is taken of the quota.
     """
 
@@ -183,9 +183,8 @@ class KvDisk:
             )
         self._folder = folder
         self._quota_bytes = 0
-        self._failure = ""
-        self._rest_s = 0.0
-        self._rests_until_s = 0.0
+        self._rest = Rest()
+        self.running = Rest()
         self.writes = WriteBudget()
         self.stored_bytes = 0
 
@@ -202,8 +201,8 @@ class KvDisk:
 
     def forbids(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, whatever goes from the disk; empty if it can."""
-        if at_s < self._rests_until_s:
-            return self._failure
+        if reason := self._rest.why(at_s):
+            return reason
         return "" if self.writes.has_room(size_bytes, at_s) else "today's write budget is used up"
 
     def over_quota(self, size_bytes: int) -> bool:
@@ -228,23 +227,16 @@ class KvDisk:
             self.writes.uncount(claim)
 
     def failed(self, reason: str, at_s: float) -> None:
-        """It didn't take what was to be written: it is left alone for a while.
-
-        What else fails while it is left alone is the same failure.
-        """
-        if at_s < self._rests_until_s:
-            return
-        self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
-        self._rests_until_s = at_s + self._rest_s
-        self._failure = reason
+        """It didn't take what was to be written: it is left alone for a while."""
+        self._rest.failed(reason, at_s)
 
     def worked(self) -> None:
         """It took what was to be written."""
-        self._rest_s = self._rests_until_s = 0.0
+        self._rest.worked()
 
     def try_again(self) -> None:
         """It is needed now, whether it has been left alone for long enough or not."""
-        self._rests_until_s = 0.0
+        self._rest.end()
 
     def new_segment(self, claim: Claim, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
         """An empty segment with space for so many tokens, which have been claimed. Blocking.

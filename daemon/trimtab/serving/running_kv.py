@@ -59,21 +59,29 @@ class RunningKv:
         disk = self._pool.disk
         if disk is None:
             return "there is no disk for it"
+        if reason := disk.running.why(self._clock.monotonic_s()):
+            return reason
         targets, reason = await self._files_for(self.in_memory, disk)
         slow = await self._move(targets)
         moved = [stream for stream, target in targets if stream.lease is target]
         failed = await self._sync(moved, disk)
         if moved and not failed:
             disk.worked()
+            disk.running.worked()
         return failed or reason or slow
 
     async def to_memory(self) -> str:
         """Move all that are on disk back to memory.
 
+        What was added since it was last written is written first: what the disk failed to take
+        isn't copied, but computed again.
+
         Returns:
             Why not all could be, in words; empty if all were.
         """
-        targets, reason = [], ""
+        disk = self._pool.disk
+        added = [stream for stream in self.on_disk if self._has_added(stream)]
+        targets, reason = [], await self._sync(added, disk) if disk is not None else ""
         for stream in self.on_disk:
             lease = stream.lease
             try:
@@ -99,6 +107,10 @@ class RunningKv:
             if _valid(stream) - self._written[segment] >= WRITE_BACK_TOKENS
         ]
         return await self._sync(due, disk) if disk is not None else ""
+
+    def _has_added(self, stream: Stream) -> bool:
+        segment = _file_of(stream)
+        return segment is not None and _valid(stream) > self._written.get(segment, 0)
 
     async def _sync(self, streams: Sequence[Stream], disk: KvDisk) -> str:
         """Write what streams have added on disk.
@@ -127,7 +139,9 @@ class RunningKv:
         if failed:
             self._pool.doubt(segment)
             self._streams.doubt(stream)
-            disk.failed(failed, self._clock.monotonic_s())
+            now = self._clock.monotonic_s()
+            disk.failed(failed, now)
+            disk.running.failed(failed, now)
 
     def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
         worker = self._streams.active

@@ -76,12 +76,15 @@ class WriteBudget:
             self.counted_bytes -= claim.size_bytes
 
     def by_hour(self, at_s: float) -> tuple[Written, ...]:
-        """What counts now, oldest first: each hour's writes as if made at the last of them."""
+        """What counts now, oldest first: each hour's writes as if made at the last of them.
+
+        Hours are the clock's, not of age: kept and restored again and again, they stay the same.
+        """
         self._forget_yesterday(at_s)
         hours: dict[int, Written] = {}
         for claim in self._claims:
             age_s = max(0.0, at_s - claim.at_s)
-            hour = int(age_s / HOUR_S)
+            hour = int(claim.at_s // HOUR_S)
             known = hours.get(hour, Written(age_s, 0))
             both = known.size_bytes + claim.size_bytes
             hours[hour] = Written(min(known.age_s, age_s), both)

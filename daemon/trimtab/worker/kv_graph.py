@@ -160,6 +160,7 @@ class Binding:
         if self._is_new(self._logits_name, logits):
             place = ("cpu", 0, np.float32, list(logits.shape), _address(logits))
             self._binding.bind_output(self._logits_name, *place)
+            self._bound[self._logits_name] = logits
         if self._graph.has_indices:
             self._bind_input(INDICES, indices)
 
@@ -182,13 +183,11 @@ class Binding:
         if self._is_new(name, array):
             place = ("cpu", 0, np.int64, list(array.shape), _address(array))
             self._binding.bind_input(name, *place)
+            self._bound[name] = array
 
     def _is_new(self, name: str, array: NDArray[Any]) -> bool:
-        """Whether it isn't the array that is bound there; it is kept from now on."""
-        if self._bound.get(name) is array:
-            return False
-        self._bound[name] = array
-        return True
+        """Whether it isn't the array that is bound there."""
+        return self._bound.get(name) is not array
 
 
 def _address(array: NDArray[Any]) -> int:

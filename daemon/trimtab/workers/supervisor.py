@@ -175,7 +175,8 @@ class Supervisor:
     def shoot_wedged(self, has_work: Callable[[Worker], bool]) -> None:
         """SIGKILL workers that have work and have shown no sign of life for too long.
 
-        So are those that owe the answer to a question for that long, whatever else they say.
+        So are those that answer no question for that long though they owe answers, whatever else
+        they say.
 
         Args:
             has_work: Whether streams wait for a worker; what else it was asked is known here.
@@ -183,17 +184,17 @@ class Supervisor:
         now = self._clock.monotonic_s()
         for worker in self.workers:
             alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
-            asked_s = worker.asked_s
-            if not alive or (asked_s is None and not has_work(worker)):
+            owes_since_s = worker.owes_since_s
+            if not alive or (owes_since_s is None and not has_work(worker)):
                 worker.busy_s = None
                 continue
             if worker.busy_s is None:
-                worker.busy_s = now if asked_s is None else asked_s
+                worker.busy_s = now if owes_since_s is None else owes_since_s
             silent_s, patience_s = self.silent_s(worker), wedged_after_s(worker.variant)
             if silent_s > patience_s:
                 worker.shoot(f"no sign of life for {silent_s:.0f} s")
-            elif asked_s is not None and now - asked_s > patience_s:
-                worker.shoot(f"no answer to a question for {now - asked_s:.0f} s")
+            elif owes_since_s is not None and now - owes_since_s > patience_s:
+                worker.shoot(f"no answer to a question for {now - owes_since_s:.0f} s")
 
     # ------------------------------------------------------------ WorkerListener
 

@@ -122,6 +122,7 @@ class Worker:
         self._renders: dict[int, asyncio.Future[list[int]]] = {}
         self._pings: dict[int, asyncio.Future[Pong]] = {}
         self._unanswered: dict[int, float] = {}  # when renders and pings were sent, oldest first
+        self._answered_s = 0.0  # when it last answered the oldest of them
         self._ids = itertools.count(1)
         self._wedged = ""
 
@@ -141,12 +142,14 @@ class Worker:
         return self._process is not None and self._process.alive
 
     @property
-    def asked_s(self) -> float | None:
-        """When it was asked the oldest question that it hasn't answered; None if there is none.
+    def owes_since_s(self) -> float | None:
+        """Since when it owes an answer; None if it owes none.
 
-        Questions count whether anybody still waits for the answer or not.
+        It answers one question after the other, so the oldest open one waits from when it was
+        asked, or from the answer to the one before. Whether anybody still waits doesn't matter.
         """
-        return next(iter(self._unanswered.values()), None)
+        oldest_s = next(iter(self._unanswered.values()), None)
+        return None if oldest_s is None else max(oldest_s, self._answered_s)
 
     def begin(self) -> None:
         """Start the process, which gets ready for anything and waits to be told what to load.
@@ -315,7 +318,7 @@ class Worker:
     def _on_message(self, message: FromWorker) -> None:
         self.heard_s = self._clock.monotonic_s()
         if isinstance(message, Rendered | RenderFailed | Pong):
-            self._unanswered.pop(message.id, None)
+            self._answered(message.id)
         match message:
             case Ready():
                 self._resolve(message)
@@ -334,6 +337,11 @@ class Worker:
                     ping.set_result(message)
             case _:
                 self._listener.worker_said(self, message)
+
+    def _answered(self, question: int) -> None:
+        if question == next(iter(self._unanswered), None):
+            self._answered_s = self.heard_s
+        self._unanswered.pop(question, None)
 
     def _resolve(self, ready: Ready) -> None:
         if self._loaded is not None and not self._loaded.done():
