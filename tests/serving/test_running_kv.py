@@ -35,6 +35,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
+from trimtab.runtime.dispatch import Dispatcher
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import shape_of
 from trimtab.serving.disk import KvDisk, write_back
@@ -495,6 +496,10 @@ def lose_pages(stream: Stream, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Carrier, "bring", after_loss)
 
 
+async def stay(dispatcher: Dispatcher, room_bytes: float) -> None:
+    """In place of following the point on each tick, which has KV in memory here."""
+
+
 def reasons(rig: Rig) -> list[str]:
     return [fields["reason"] for event, fields in rig.log.lines if event == "kv_not_moved"]
 
@@ -535,6 +540,7 @@ async def test_a_move_to_a_disk_that_fails_is_told_in_its_outcome_and_tried_ever
         rig.daemon.pool.release_all()
         stream = await ask(rig, max_tokens=150)
         answer = await rig.read(stream, tokens=20)
+        monkeypatch.setattr(Dispatcher, "follow_placement", stay)
         failing = FailingDisk(monkeypatch, times=2)
         told = []
         for _ in range(2):
