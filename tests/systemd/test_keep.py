@@ -229,7 +229,7 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     early = found(pool, model), manager.passed()
     idle = pool.to_seal()
     assert idle is not None
-    await pool.seal(idle)
+    await pool.seal(idle, 0.0)
     size = disk.stored_bytes
     pool.close()
     disk.stored_bytes = 0

@@ -213,6 +213,12 @@ def standing_pin(state: State, at_s: float) -> Pin | None:
 def kept_out(state: State, at_s: float) -> Quarantine | None:
     """The quarantine that keeps the pinned variant from being served; None if there is none."""
     pin = standing_pin(state, at_s)
-    variant = None if pin is None else pin.knobs.get(Knob.VARIANT)
+    return None if pin is None else in_quarantine(state, pin.knobs.get(Knob.VARIANT), at_s)
+
+
+def in_quarantine(
+    state: State, variant: str | int | float | None, at_s: float
+) -> Quarantine | None:
+    """The quarantine that a variant is in at this time; None if it is in none."""
     entry = None if variant is None else state.quarantine.get(str(variant))
     return entry if entry is not None and at_s < entry.until_s else None

@@ -256,9 +256,7 @@ class Dispatcher:
     async def _seal_ended(self) -> str:
         reason = ""
         while (left := self._pool.to_seal()) is not None:
-            if (failed := await self._pool.seal(left)) and self._pool.disk is not None:
-                self._pool.disk.failed(failed, self._clock.monotonic_s())
-                reason = failed
+            reason = await self._pool.seal(left, self._clock.monotonic_s()) or reason
         return reason
 
     async def _bring_home(self, room_bytes: float) -> str:

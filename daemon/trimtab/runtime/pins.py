@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trimtab.domain.knobs import Knob
 from trimtab.errors import RequestError
-from trimtab.planner.assess import kept_out
+from trimtab.planner.assess import in_quarantine, kept_out
 from trimtab.planner.state import Quarantine, State
 from trimtab.telemetry.words import seconds
 
@@ -23,8 +23,8 @@ def refuse_broken(state: State, knobs: Mapping[Knob, str | int | float], at_s: f
         RequestError: It names the variant, why it failed and when it may be had again.
     """
     variant = knobs.get(Knob.VARIANT)
-    entry = state.quarantine.get(str(variant))
-    if entry is None or at_s >= entry.until_s:
+    entry = in_quarantine(state, variant, at_s)
+    if entry is None:
         return
     serving = state.point.variant
     goes_on = "" if serving is None else f"; {serving} serves on"

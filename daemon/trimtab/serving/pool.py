@@ -308,8 +308,12 @@ class Pool:
         """A conversation that ended on disk and has no checksum yet; None if there is none."""
         return next((idle for idle in self._idle if not idle.sealed and not idle.busy), None)
 
-    async def seal(self, idle: Idle) -> str:
+    async def seal(self, idle: Idle, at_s: float) -> str:
         """Make what a conversation left on disk fit to be believed; else it is forgotten.
+
+        Args:
+            idle: As `to_seal` gives it.
+            at_s: Now.
 
         Returns:
             Why the disk can't keep it, in words; empty if it does.
@@ -322,6 +326,7 @@ class Pool:
             stored.checksum = await undisturbed(disk.seal, stored, idle.lease.segment)
         except ServingError as error:
             reason = error.message
+            disk.failed(reason, at_s)
         finally:
             idle.busy = False
         if idle.sealed and not stored.doubtful:

@@ -64,7 +64,7 @@ class RunningKv:
         targets, reason = await self._files_for(self.in_memory, disk)
         slow = await self._move(targets)
         moved = [stream for stream, target in targets if stream.lease is target]
-        failed = await self._sync(moved, disk)
+        failed = await self._sync(moved)
         if moved and not failed:
             disk.worked()
             disk.running.worked()
@@ -79,9 +79,8 @@ class RunningKv:
         Returns:
             Why not all could be, in words; empty if all were.
         """
-        disk = self._pool.disk
-        added = [stream for stream in self.on_disk if self._has_added(stream)]
-        targets, reason = [], await self._sync(added, disk) if disk is not None else ""
+        added = [stream for stream in self.on_disk if self._added(stream) > 0]
+        targets, reason = [], await self._sync(added)
         for stream in self.on_disk:
             lease = stream.lease
             try:
@@ -98,21 +97,17 @@ class RunningKv:
         Returns:
             Why some of it couldn't be written, in words; empty if all was.
         """
-        disk = self._pool.disk
-        filed = {segment: stream for stream in self.on_disk if (segment := _file_of(stream))}
-        self._written = {one: self._written.get(one, 0) for one in filed}
-        due = [
-            stream
-            for segment, stream in filed.items()
-            if _valid(stream) - self._written[segment] >= WRITE_BACK_TOKENS
-        ]
-        return await self._sync(due, disk) if disk is not None else ""
+        streams = self.on_disk
+        files = {_file_of(stream) for stream in streams}
+        self._written = {file: tokens for file, tokens in self._written.items() if file in files}
+        return await self._sync([one for one in streams if self._added(one) >= WRITE_BACK_TOKENS])
 
-    def _has_added(self, stream: Stream) -> bool:
+    def _added(self, stream: Stream) -> int:
+        """Tokens on disk that haven't been written yet."""
         segment = _file_of(stream)
-        return segment is not None and _valid(stream) > self._written.get(segment, 0)
+        return 0 if segment is None else _valid(stream) - self._written.get(segment, 0)
 
-    async def _sync(self, streams: Sequence[Stream], disk: KvDisk) -> str:
+    async def _sync(self, streams: Sequence[Stream]) -> str:
         """Write what streams have added on disk.
 
         Where that fails, the kernel drops pages as if they had been written. So the conversation
@@ -128,18 +123,20 @@ class RunningKv:
             if segment is None or descriptor is None:
                 continue  # it has ended or gone elsewhere while another one's was written
             self._written[segment] = _valid(stream)
-            synced = partial(self._synced, stream, segment, disk)
+            synced = partial(self._synced, stream, segment)
             failed = await undisturbed(write_back, descriptor, undo=synced)
             synced(failed)
             reason = failed or reason
         return reason
 
-    def _synced(self, stream: Stream, segment: FileSegment, disk: KvDisk, failed: str) -> None:
+    def _synced(self, stream: Stream, segment: FileSegment, failed: str) -> None:
         """Writing has ended; also if nobody waits for it any more, since it is said only once."""
-        if failed:
-            self._pool.doubt(segment)
-            self._streams.doubt(stream)
-            now = self._clock.monotonic_s()
+        if not failed:
+            return
+        self._pool.doubt(segment)
+        self._streams.doubt(stream)
+        now, disk = self._clock.monotonic_s(), self._pool.disk
+        if disk is not None:
             disk.failed(failed, now)
             disk.running.failed(failed, now)
 

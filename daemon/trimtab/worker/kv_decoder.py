@@ -20,7 +20,7 @@ from trimtab.domain.models import RopeSpec
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Cache, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
-from trimtab.worker.kv_graph import KvGraph, UnsuitableError
+from trimtab.worker.kv_graph import FIRST_ROW, KvGraph, UnsuitableError
 from trimtab.worker.kv_move import KvMove
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
@@ -138,7 +138,7 @@ class KvDecoder:
         for number in range(count):
             self._token[0, 0] = tokens[-1]
             binding.bind_tokens(self._token, self._ones_of(own.length + number + 1))
-            binding.bind_logits(logits, _FIRST_ROW)
+            binding.bind_logits(logits, FIRST_ROW)
             binding.run()
             tokens.append(choose(logits[0, 0], number))
         return tokens[1:]
@@ -270,13 +270,10 @@ class KvDecoder:
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:
-            logits: Logits = self._run(_own(cache), (token,), _FIRST_ROW)[0]
+            logits: Logits = self._run(_own(cache), (token,), FIRST_ROW)[0]
         except EngineError as error:
             return error
         return logits
-
-
-_FIRST_ROW: Final = np.zeros(1, np.int64)
 
 
 def _kept(answer: Logits | EngineError) -> Logits | EngineError:

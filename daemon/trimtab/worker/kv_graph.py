@@ -15,6 +15,9 @@ from trimtab.worker.decoder import InterruptedRunError
 from trimtab.worker.variant import DecoderFacts, VariantFacts
 
 INDICES: Final = "logits_indices"
+FIRST_ROW: Final = np.zeros(1, np.int64)
+"""`INDICES` where one token is read: the same array each time, so that it stays bound."""
+
 _TYPES: Final[dict[str, np.dtype[Any]]] = {
     "tensor(float)": np.dtype(np.float32),
     "tensor(float16)": np.dtype(np.float16),

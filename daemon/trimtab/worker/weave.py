@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.worker.kv_cache import KvCache
-from trimtab.worker.kv_graph import Binding, KvGraph
+from trimtab.worker.kv_graph import FIRST_ROW, KvGraph
 from trimtab.worker.mapping import Mapping, reserve
 
 
@@ -30,7 +30,6 @@ class Weave:
     """
 
     def __init__(self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int) -> None:
-        self._graph = graph
         self._caches = tuple(caches)
         shape, capacity = graph.kv.shape, caches[0].capacity
         plane_bytes = shape.plane_bytes(capacity)
@@ -41,14 +40,14 @@ class Weave:
                 for row, cache in enumerate(caches):
                     at = (plane * rows + row) * plane_bytes
                     self._arena.place(at, cache.descriptor, plane * plane_bytes, plane_bytes)
-            self._binding: Binding = graph.bind_cache(self._arena.address, rows, capacity)
+            self._binding = graph.bind_cache(self._arena.address, rows, capacity)
         except BaseException:
             self._arena.close()
             raise
         self._tokens = np.zeros((rows, 1), np.int64)
         self._logits = np.empty((rows, 1, vocabulary), np.float32)
         self._rows = [row[0] for row in self._logits]
-        self._binding.bind_logits(self._logits, _FIRST_ROW)
+        self._binding.bind_logits(self._logits, FIRST_ROW)
 
     @property
     def caches(self) -> tuple[KvCache, ...]:
@@ -81,6 +80,3 @@ class Weave:
     def close(self) -> None:
         """Unmap the arena, for good; the segments keep what is in them."""
         self._arena.close()
-
-
-_FIRST_ROW = np.zeros(1, np.int64)
