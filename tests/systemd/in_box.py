@@ -105,15 +105,15 @@ def ready() -> bool:
 
 
 def lowest_oom_score() -> str:
-    """What systemd can give: -900, or what we have where the kernel lets nobody lower it."""
+    """What systemd can give: -1000, or what we have where the kernel lets nobody lower it."""
     own = Path("/proc/self/oom_score_adj")
     before = own.read_text().strip()
     try:
-        own.write_text("-900")
+        own.write_text("-1000")
     except PermissionError:
         return Path("/proc/1/oom_score_adj").read_text().strip()
     own.write_text(before)
-    return "-900"
+    return "-1000"
 
 
 def left_behind() -> list[str]:

@@ -1,11 +1,12 @@
-"""Memory runs out under a real limit: whom the kernel takes, and who is still there."""
+"""Memory runs out under a real limit: whom the kernel takes, who is still there, what goes on."""
 
 from __future__ import annotations
 
+import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_group import GroupChild, memory_group, own_folder
@@ -67,35 +68,55 @@ def killed(group: Path, version: int) -> int:
     return int(found.group(1))
 
 
-def test_the_kernel_takes_the_worker_and_the_daemon_serves_again(
-    daemon: RealDaemon, group: Path
-) -> None:
+def run_out(group: Path) -> int:
+    """Fill the group up to a limit just above what it holds; how many the kernel has killed then.
+
+    The limit goes again afterwards, so that there is room for another worker.
+    """
     version, _ = own_folder()
     names = {
         1: ("memory.usage_in_bytes", "memory.limit_in_bytes"),
         2: ("memory.current", "memory.max"),
     }
     usage, limit = (group / name for name in names[version])
-    worker = daemon.status()["workers"][0]["pid"]
     eater = GroupChild(group, EATER)
     eater.ask(f"{usage} {limit}")
     eater.process.wait(30)
     kills = killed(group, version)
     eater.end()
-    assert daemon.process is not None
-    alive = daemon.process.poll() is None
     limit.write_text(str(4096 * MIB))
-    until_s = time.monotonic() + 30
-    while daemon.status()["state"] != "ready" and time.monotonic() < until_s:
-        time.sleep(0.1)
-    status = daemon.status()
-    with daemon.client() as client:
-        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
-        answer = client.post("/v1/completions", json=body)
+    return kills
 
-    assert alive
-    assert kills >= 2
+
+def asked(**more: Any) -> dict[str, Any]:
+    """A request whose answer is the same each time, and takes a while."""
+    more = {"max_tokens": 1000, "temperature": 0, "trimtab": {"ignore_eos": True}} | more
+    return {"model": "tiny", "prompt": "Hello"} | more
+
+
+def test_a_stream_outlives_the_kernels_kill_of_its_worker(daemon: RealDaemon, group: Path) -> None:
+    with daemon.client() as client:
+        unbroken = client.post("/v1/completions", json=asked()).json()["choices"][0]
+    daemon.slow_down()
+    worker = daemon.status()["workers"][0]["pid"]
+    with (
+        daemon.client() as client,
+        client.stream("POST", "/v1/completions", json=asked(stream=True)) as answer,
+    ):
+        events = (line[6:] for line in answer.iter_lines() if line.startswith("data: "))
+        chunks = [json.loads(next(events))["choices"][0] for _ in range(20)]
+        kills = run_out(group)
+        then = daemon.status()
+        *after, done = events
+    chunks += [json.loads(event)["choices"][0] for event in after]
+    status = daemon.status()
+    assert daemon.process is not None
+
+    assert kills >= 2  # the worker, then what had filled the group
     assert not Path(f"/proc/{worker}").exists()
+    assert sum(then[name] for name in ("running", "waiting_turn", "queued", "held")) == 1
     assert status["restarts_total"] >= 1
-    assert status["pid"] == daemon.process.pid
-    assert answer.status_code == 200
+    assert status["pid"] == then["pid"] == daemon.process.pid
+    assert done == "[DONE]"
+    assert "".join(chunk["text"] for chunk in chunks) == unbroken["text"]
+    assert chunks[-1]["finish_reason"] == unbroken["finish_reason"] == "length"

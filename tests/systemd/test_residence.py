@@ -77,7 +77,9 @@ def test_a_machine_without_version_2_says_so(tree: Path) -> None:
     assert separated(tree) == "there is no control group of version 2"
 
 
-@pytest.mark.parametrize(("before", "after"), [("0", "-900"), ("-950", "-950"), ("200", "-900")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("0", "-1000"), ("-1000", "-1000"), ("200", "-1000")]
+)
 def test_the_score_is_only_ever_lowered(tmp_path: Path, before: str, after: str) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self/oom_score_adj").write_text(before)

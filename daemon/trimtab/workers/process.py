@@ -98,16 +98,21 @@ class ChildProcess:
             except ProcessLookupError:
                 pass  # it has ended and is about to be reaped
 
-    def be_first_victim(self) -> None:
+    def be_first_victim(self) -> str:
         """When memory runs out, the kernel is to take the child before anybody else.
 
-        A child begins with our own score, and ours is as low as it can be: until it had raised its
-        score itself, the kernel would take us, since we are larger.
+        A child begins with our own score, with which the kernel never takes it.
+
+        Returns:
+            Why it was not done, in words; empty if it was.
         """
         try:
             Path(f"/proc/{self.pid}/oom_score_adj").write_text(_FIRST_VICTIM, encoding="ascii")
-        except OSError:
-            pass  # a sandbox may forbid it; a worker with its weights is still the largest process
+        except ProcessLookupError:
+            return ""  # it has ended
+        except OSError as error:
+            return str(error)
+        return ""
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the end; False if the child lives on after ``timeout_s``."""

@@ -171,7 +171,9 @@ class Worker:
             raise
         finally:
             theirs.close()
-        self._process.be_first_victim()  # its streams can be brought back
+        reason = self._process.be_first_victim()  # its streams can be brought back
+        if reason:
+            self._on_line(f"its OOM score stays as low as the controller's: {reason}")
         self._channel = Channel(ours, self._on_message, self._on_close)
 
     def _what_to_load(self) -> Load:

@@ -79,7 +79,7 @@ def oom_protection(machine: Machine) -> Finding:
         "oom",
         Level.NOTE,
         "the controller can't lower its own OOM score; workers go first all the same",
-        "OOMScoreAdjust=-900 in the unit does it from outside (the shipped one has it).",
+        "OOMScoreAdjust=-1000 in the unit does it from outside (the shipped one has it).",
     )
 
 
