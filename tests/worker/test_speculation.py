@@ -65,6 +65,7 @@ def test_drafts_change_nothing_but_the_speed(
     drafting: WorkerProcess, mode: str, sampling: Sampling
 ) -> None:
     plain = answer(drafting, "off", sampling=sampling)
+    answer(drafting, mode)  # repeats itself, so that the next stream begins with drafts
     fast = answer(drafting, mode, sampling=sampling)
     assert isinstance(plain.last, Finished)
     assert isinstance(fast.last, Finished)

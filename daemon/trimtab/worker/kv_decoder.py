@@ -22,6 +22,7 @@ from trimtab.worker.decoder import Cache, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_graph import FIRST_ROW, KvGraph, UnsuitableError
 from trimtab.worker.kv_move import KvMove
+from trimtab.worker.masks import Mask
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 from trimtab.worker.weave import Weave
@@ -63,8 +64,8 @@ class KvDecoder:
         shape = self._graph.kv.shape
         self._page_bytes = mmap.PAGESIZE
         self._capacity = shape.aligned_capacity(context, self._page_bytes)
-        self._ones = np.ones((1, self._capacity), np.int64)
         self._token = np.zeros((1, 1), np.int64)
+        self._mask = Mask(1)
         self._logits: NDArray[np.float32] = np.empty((1, facts.vocabulary), np.float32)
         self._rooms: dict[int, NDArray[np.float32]] = {}
         self._caches: set[KvCache] = set()
@@ -137,7 +138,8 @@ class KvDecoder:
         logits = self._room(1)
         for number in range(count):
             self._token[0, 0] = tokens[-1]
-            binding.bind_tokens(self._token, self._ones_of(own.length + number + 1))
+            mask = self._mask.of((own.length + number + 1,), own.capacity)
+            binding.bind_tokens(self._token, mask)
             binding.bind_logits(logits, FIRST_ROW)
             binding.run()
             tokens.append(choose(logits[0, 0], number))
@@ -147,9 +149,11 @@ class KvDecoder:
         """Append one token to each cache; those of one capacity in one run."""
         if len(batch) == 1:
             return [self._step_alone(*batch[0])]
+        if tuple(cache for cache, _ in batch) in self._weaves:  # as at a step before
+            return self._step_group(batch)
         answers: dict[int, Logits | EngineError] = {}
         for rows in self._groups(batch):
-            answers |= self._step_group(batch, rows)
+            answers |= zip(rows, self._step_group([batch[row] for row in rows]), strict=True)
         return [answers[row] for row in range(len(batch))]
 
     def rewind(self, cache: Cache, length: int) -> None:
@@ -211,7 +215,7 @@ class KvDecoder:
         count = len(rows) if self._graph.has_indices else len(tokens)
         logits = self._room(count)
         binding = cache.binding_for(self._graph)
-        binding.bind_tokens(ids, self._ones_of(end))
+        binding.bind_tokens(ids, self._mask.of((end,), cache.capacity))
         binding.bind_logits(logits, rows)
         binding.run()
         cache.length = end
@@ -227,11 +231,6 @@ class KvDecoder:
             self._rooms[rows] = self._logits[None, :rows]
         return self._rooms[rows]
 
-    def _ones_of(self, length: int) -> NDArray[np.int64]:
-        if self._ones.shape[1] < length:
-            self._ones = np.ones((1, length), np.int64)
-        return self._ones[:, :length]
-
     def _groups(self, batch: Sequence[tuple[Cache, int]]) -> list[list[int]]:
         """Rows of the batch that can be computed together."""
         by_capacity: dict[int, list[int]] = {}
@@ -244,20 +243,16 @@ class KvDecoder:
             groups += [rows[at : at + most] for at in range(0, len(rows), most)]
         return groups
 
-    def _step_group(
-        self, batch: Sequence[tuple[Cache, int]], rows: list[int]
-    ) -> dict[int, Logits | EngineError]:
-        if len(rows) > 1:
+    def _step_group(self, batch: Sequence[tuple[Cache, int]]) -> list[Logits | EngineError]:
+        if len(batch) > 1:
             try:
-                return self._step_together(batch, rows)
+                return list(self._step_together(batch))
             except EngineError:
                 pass  # one of them may be at fault; nobody has moved, so each is tried alone
-        return {row: _kept(self._step_alone(*batch[row])) for row in rows}
+        return [_kept(self._step_alone(cache, token)) for cache, token in batch]
 
-    def _step_together(
-        self, batch: Sequence[tuple[Cache, int]], rows: list[int]
-    ) -> dict[int, Logits | EngineError]:
-        caches = tuple(_own(batch[row][0]) for row in rows)
+    def _step_together(self, batch: Sequence[tuple[Cache, int]]) -> Sequence[Logits]:
+        caches = tuple(_own(cache) for cache, _ in batch)
         for cache in caches:
             if cache.length >= cache.capacity:
                 raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
@@ -265,8 +260,7 @@ class KvDecoder:
         self._weaves[caches] = weave  # the last one is the one that was used last
         if len(self._weaves) > _MOST_WEAVES:
             self._weaves.pop(next(iter(self._weaves))).close()
-        logits = weave.step([batch[row][1] for row in rows])
-        return dict(zip(rows, logits, strict=True))
+        return weave.step([token for _, token in batch])
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trimtab.worker.kv_cache import KvCache
 from trimtab.worker.kv_graph import FIRST_ROW, KvGraph
 from trimtab.worker.mapping import Mapping, reserve
+from trimtab.worker.masks import Mask
 
 
 class Weave:
@@ -31,7 +32,8 @@ class Weave:
 
     def __init__(self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int) -> None:
         self._caches = tuple(caches)
-        shape, capacity = graph.kv.shape, caches[0].capacity
+        shape = graph.kv.shape
+        capacity = self._capacity = caches[0].capacity
         plane_bytes = shape.plane_bytes(capacity)
         rows = len(caches)
         self._arena: Mapping = reserve(rows * shape.segment_bytes(capacity))
@@ -45,6 +47,7 @@ class Weave:
             self._arena.close()
             raise
         self._tokens = np.zeros((rows, 1), np.int64)
+        self._mask = Mask(rows)
         self._logits = np.empty((rows, 1, vocabulary), np.float32)
         self._rows = [row[0] for row in self._logits]
         self._binding.bind_logits(self._logits, FIRST_ROW)
@@ -66,12 +69,9 @@ class Weave:
         Raises:
             EngineError: The engine failed; no conversation has moved.
         """
-        lengths = [cache.length for cache in self._caches]
         self._tokens[:, 0] = tokens
-        mask = np.zeros((len(lengths), max(lengths) + 1), np.int64)
-        for row, length in enumerate(lengths):
-            mask[row, : length + 1] = 1
-        self._binding.bind_tokens(self._tokens, mask)
+        ends = [cache.length + 1 for cache in self._caches]
+        self._binding.bind_tokens(self._tokens, self._mask.of(ends, self._capacity))
         self._binding.run()
         for cache in self._caches:
             cache.length += 1
