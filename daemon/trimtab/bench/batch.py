@@ -2,6 +2,8 @@
 
 Both in one process on the same variant, a few tokens at a time in turn: all conversations in one
 run of the engine, against one run for each. Greedy tokens have to be the same.
+
+Long conversations are measured too, and told apart: each reads its own KV cache, which isn't shared.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 VARIANTS: Final = ("int4", "int8")
 SIZES: Final = (2, 4)
 PROMPTS: Final = (50, 130, 210, 330)
+LONG: Final = (940, 980, 1020, 1060)
 ROUNDS: Final = 11
 TOKENS: Final = 16
-CONTEXT: Final = 1024
+CONTEXT: Final = 1152
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -44,40 +47,50 @@ def run(quick: bool) -> dict[str, Any]:
     for name in VARIANTS:
         with ProcessPoolExecutor(1, mp_context=context) as executor:
             measured = executor.submit(_measure, variant_of(model, name), rounds).result()
-        for size, (ratios, equal) in measured.items():
-            rows[f"{name}_b{size}"] = {
+        for case, (ratios, equal) in measured.items():
+            rows[f"{name}_{case}"] = {
                 "ratio": middle(ratios),
                 "ratio_spread": spread(ratios),
                 "tokens_equal": equal,
             }
-    least = {
-        size: min(row["ratio"] for name, row in rows.items() if name.endswith(f"b{size}"))
-        for size in SIZES
-    }
+
+    def least(case: str) -> float:
+        return min(float(rows[f"{name}_{case}"]["ratio"]) for name in VARIANTS)
+
     return {
-        **{f"ratio_b{size}_min": least[size] for size in SIZES},
+        **{f"ratio_b{size}_min": least(f"b{size}") for size in SIZES},
+        **{f"ratio_b{size}_long_min": least(f"b{size}_long") for size in SIZES},
         "tokens_equal": all(row["tokens_equal"] for row in rows.values()),
         "by_case": rows,
         "model": model.model_id,
-        "runs": {"rounds": rounds, "tokens": TOKENS, "prompts": list(PROMPTS)},
+        "runs": {
+            "rounds": rounds,
+            "tokens": TOKENS,
+            "prompts": list(PROMPTS),
+            "long_prompts": list(LONG),
+        },
     }
 
 
-def _measure(variant: VariantSpec, rounds: int) -> dict[int, tuple[list[float], bool]]:
-    """Runs in the child: ratios and whether tokens were equal, by batch size."""
+def _measure(variant: VariantSpec, rounds: int) -> dict[str, tuple[list[float], bool]]:
+    """Runs in the child: ratios and whether tokens were equal, by case: ``b2``, ``b2_long``."""
     from trimtab.worker.kv_decoder import KvDecoder
     from trimtab.worker.variant import read_variant
 
     facts = read_variant(Path(variant.folder))
     decoder = KvDecoder(facts, 1, CONTEXT, variant.indices_graph)
-    return {size: _compare(decoder, size, rounds) for size in SIZES}
+    return {
+        f"b{size}{suffix}": _compare(decoder, prompts[:size], rounds)
+        for suffix, prompts in (("", PROMPTS), ("_long", LONG))
+        for size in SIZES
+    }
 
 
-def _compare(decoder: KvDecoder, size: int, rounds: int) -> tuple[list[float], bool]:
+def _compare(decoder: KvDecoder, prompts: tuple[int, ...], rounds: int) -> tuple[list[float], bool]:
     from trimtab.worker.decoder import Place
 
     caches: list[KvCache] = []
-    for number, prompt in enumerate(PROMPTS[:size]):
+    for number, prompt in enumerate(prompts):
         cache = decoder.open(Place(CONTEXT))
         tokens = [(number * 97 + at) % 400 + 20 for at in range(prompt)]
         for at in range(0, prompt, 64):
@@ -86,7 +99,11 @@ def _compare(decoder: KvDecoder, size: int, rounds: int) -> tuple[list[float], b
     ratios, equal = [], True
     for number in range(rounds + 1):
         order = (_together, _apart) if number % 2 == 0 else (_apart, _together)
-        done = {way: way(decoder, caches) for way in order}
+        done = {}
+        for way in order:
+            done[way] = way(decoder, caches)
+            for cache, prompt in zip(caches, prompts, strict=True):
+                decoder.rewind(cache, prompt)
         equal = equal and done[_together][1] == done[_apart][1]
         if number:  # the first round pays for buffers
             ratios.append(done[_apart][0] / done[_together][0])
@@ -103,9 +120,7 @@ def _together(decoder: KvDecoder, caches: list[KvCache]) -> tuple[float, list[li
         batch = [(cache, row[-1]) for cache, row in zip(caches, said, strict=True)]
         for row, logits in zip(said, decoder.step(batch), strict=True):
             row.append(_best(logits))
-    seconds = perf_counter() - begun_s
-    _back(decoder, caches)
-    return seconds, said
+    return perf_counter() - begun_s, said
 
 
 def _apart(decoder: KvDecoder, caches: list[KvCache]) -> tuple[float, list[list[int]]]:
@@ -115,14 +130,7 @@ def _apart(decoder: KvDecoder, caches: list[KvCache]) -> tuple[float, list[list[
     for cache, row in zip(caches, said, strict=True):
         for _ in range(TOKENS):
             row.append(_best(decoder.step([(cache, row[-1])])[0]))
-    seconds = perf_counter() - begun_s
-    _back(decoder, caches)
-    return seconds, said
-
-
-def _back(decoder: KvDecoder, caches: list[KvCache]) -> None:
-    for cache, prompt in zip(caches, PROMPTS, strict=False):
-        decoder.rewind(cache, prompt)
+    return perf_counter() - begun_s, said
 
 
 def _best(logits: Any) -> int:

@@ -92,6 +92,8 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         (
             Target("ratio_b2_min", at_least=1.6),
             Target("ratio_b4_min", at_least=1.9),
+            Target("ratio_b2_long_min"),
+            Target("ratio_b4_long_min"),
             Target("tokens_equal", at_least=1),
         ),
     ),
