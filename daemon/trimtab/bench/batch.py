@@ -3,7 +3,7 @@
 Both in one process on the same variant, a few tokens at a time in turn: all conversations in one
 run of the engine, against one run for each. Greedy tokens have to be the same.
 
-Long conversations are measured too, and told apart: each reads its own KV cache, which isn't shared.
+Long conversations are measured too, and told apart: each reads a KV cache of its own.
 """
 
 from __future__ import annotations
@@ -79,23 +79,29 @@ def _measure(variant: VariantSpec, rounds: int) -> dict[str, tuple[list[float], 
 
     facts = read_variant(Path(variant.folder))
     decoder = KvDecoder(facts, 1, CONTEXT, variant.indices_graph)
-    return {
-        f"b{size}{suffix}": _compare(decoder, prompts[:size], rounds)
-        for suffix, prompts in (("", PROMPTS), ("_long", LONG))
-        for size in SIZES
-    }
+    measured: dict[str, tuple[list[float], bool]] = {}
+    for suffix, prompts in (("", PROMPTS), ("_long", LONG)):
+        caches = [_talked(decoder, number, prompt) for number, prompt in enumerate(prompts)]
+        for size in SIZES:
+            measured[f"b{size}{suffix}"] = _compare(decoder, caches[:size], rounds)
+        for cache in caches:
+            decoder.close(cache)
+    return measured
 
 
-def _compare(decoder: KvDecoder, prompts: tuple[int, ...], rounds: int) -> tuple[list[float], bool]:
+def _talked(decoder: KvDecoder, number: int, prompt: int) -> KvCache:
+    """A conversation of ``prompt`` tokens, which are others for each number."""
     from trimtab.worker.decoder import Place
 
-    caches: list[KvCache] = []
-    for number, prompt in enumerate(prompts):
-        cache = decoder.open(Place(CONTEXT))
-        tokens = [(number * 97 + at) % 400 + 20 for at in range(prompt)]
-        for at in range(0, prompt, 64):
-            decoder.prefill(cache, tokens[at : at + 64], last=False)
-        caches.append(cache)
+    cache = decoder.open(Place(CONTEXT))
+    tokens = [(number * 97 + at) % 400 + 20 for at in range(prompt)]
+    for at in range(0, prompt, 64):
+        decoder.prefill(cache, tokens[at : at + 64], last=False)
+    return cache
+
+
+def _compare(decoder: KvDecoder, caches: list[KvCache], rounds: int) -> tuple[list[float], bool]:
+    prompts = [cache.length for cache in caches]
     ratios, equal = [], True
     for number in range(rounds + 1):
         order = (_together, _apart) if number % 2 == 0 else (_apart, _together)
@@ -107,8 +113,6 @@ def _compare(decoder: KvDecoder, prompts: tuple[int, ...], rounds: int) -> tuple
         equal = equal and done[_together][1] == done[_apart][1]
         if number:  # the first round pays for buffers
             ratios.append(done[_apart][0] / done[_together][0])
-    for cache in caches:
-        decoder.close(cache)
     return ratios, equal
 
 
