@@ -2,7 +2,8 @@
 
 The tiny model's folder is given the marks of what the builder makes of other models. They were read
 off real builds: a mistral and a phi3 with a window of 64 in a context of 512 (genai_config.json
-names the window and no layers, and no attention node has one), an olmo (RMS norms), a
+names the window and no layers, and no attention node has one), a phi3 with longrope (an If makes
+the tables of positions, and a Greater that has its number from a Constant tells it which), an olmo (RMS norms), a
 granite-moe-hybrid with four experts (no node of experts), and a gemma2 (its windowed layer has it).
 """
 
@@ -49,6 +50,30 @@ def give_windows(folder: Path, *windows: int) -> None:
         for attribute in [a for a in node.attribute if a.name == "local_window_size"]:
             node.attribute.remove(attribute)
         node.attribute.append(onnx.helper.make_attribute("local_window_size", window))
+    onnx.save(model, str(folder / "model.onnx"))
+
+
+def give_second_factors(folder: Path, until: int | None) -> None:
+    """Have the tables of positions chosen by the length, as the builder does for longrope.
+
+    Args:
+        folder: The variant's.
+        until: The number that the length is compared with; None: one that is computed.
+    """
+    model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+    graph, make = model.graph, onnx.helper
+    branch = make.make_graph([], "branch", [], [])
+    names = ["length", "limit"] if until is not None else ["length", "other_length"]
+    if until is not None:
+        value = make.make_tensor("value", onnx.TensorProto.INT64, [], [until])
+        graph.node.append(make.make_node("Constant", [], ["limit"], value=value))
+    graph.node.append(make.make_node("Greater", names, ["longer"]))
+    choice = make.make_node(
+        "If", ["longer"], ["cos", "sin"], then_branch=branch, else_branch=branch
+    )
+    graph.node.append(choice)
+    for node in [node for node in graph.node if node.op_type == "GroupQueryAttention"]:
+        node.input[7], node.input[8] = "cos", "sin"
     onnx.save(model, str(folder / "model.onnx"))
 
 
@@ -117,6 +142,29 @@ def test_a_window_that_some_layers_ignore_is_refused(folder: Path) -> None:
 def test_a_window_that_is_not_in_use_is_no_matter(folder: Path, fields: dict[str, Any]) -> None:
     hugging_face(folder, **fields)
     check(folder)
+
+
+def test_factors_that_change_within_the_context_are_refused_with_the_way_out(folder: Path) -> None:
+    give_second_factors(folder, 1024)
+
+    with pytest.raises(CatalogError, match="past 1024 tokens the graph turns") as refused:
+        check(folder)
+    assert refused.value.code == "graph_wrong"
+    assert "context_length" in refused.value.hint
+    assert "to 1024 or less" in refused.value.hint
+
+
+def test_factors_that_change_where_the_context_ends_are_no_matter(folder: Path) -> None:
+    give_second_factors(folder, 2048)
+    check(folder)
+
+
+def test_factors_that_change_nobody_knows_where_are_refused(folder: Path) -> None:
+    give_second_factors(folder, None)
+
+    with pytest.raises(CatalogError, match="doesn't say where") as refused:
+        check(folder)
+    assert refused.value.hint == ""
 
 
 def test_a_norm_of_the_wrong_kind_is_refused(folder: Path) -> None:

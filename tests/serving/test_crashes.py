@@ -103,6 +103,28 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_prefill_loses_nothing(
         assert answer.tokens == expected
 
 
+@pytest.mark.slow
+async def test_a_variant_that_dies_of_each_stream_is_left_out_and_the_next_one_goes_on(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach = Streams.attach
+
+    def deadly(streams: Streams, worker: Worker) -> None:
+        attach(streams, worker)
+        if worker.variant.name == "fp32":
+            kill(worker)
+
+    async with running(tiny, SLOW) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=30)
+        monkeypatch.setattr(Streams, "attach", deadly)
+        rig.kill_worker()
+        await rig.read(stream, answer)
+
+        assert stream.disclosure.variants == ("fp32", "int8")
+        assert len(answer.tokens) == TOKENS
+
+
 # ---------------------------------------------------------------- hand-overs
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig import MIB, Answer, Rig, files_of_at_most, running
@@ -439,6 +440,32 @@ async def test_one_that_ends_while_another_is_written_back_harms_nobody(
         await rig.until(lambda: on_disk(following))
 
         assert files == [None, None]
+        assert not [event for event, _ in rig.log.lines if event == "part_failed"]
+
+
+async def test_one_that_ends_while_another_gets_its_file_harms_nobody(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
+        for stream in streams:
+            await rig.read(stream, tokens=5)
+        make, begun, go_on = disk.new_segment, threading.Event(), threading.Event()
+
+        def slow(*order: Any) -> Any:
+            begun.set()
+            go_on.wait(20)
+            return make(*order)
+
+        monkeypatch.setattr(disk, "new_segment", slow)
+        placing_them = asyncio.ensure_future(place(rig, KvPlacement.DISK_ALL))
+        await rig.until(begun.is_set)
+        streams[1].cancel()
+        await rig.until(lambda: streams[1].lease is None)
+        go_on.set()
+        await placing_them
+        await rig.until(lambda: on_disk(streams[0]))
+
         assert not [event for event, _ in rig.log.lines if event == "part_failed"]
 
 

@@ -11,6 +11,7 @@ from stand_ins import FakeClock, FakeWorker, Observer
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import EngineError, RequestError, ServingError, WorkerError
+from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.gateway import Gateway
@@ -25,6 +26,7 @@ from trimtab.serving.requests import (
 )
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import LOSSES_MAX, Streams
+from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
     Cancel,
     Detach,
@@ -387,6 +389,105 @@ async def test_when_all_are_starved_the_youngest_gives_way(tiny: ModelSpec) -> N
     assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
 
 
+async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_go(
+    tiny: ModelSpec,
+) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 400)), list(range(401, 800)), list(range(801, 1200))]
+    one, *others = [await scene.ask() for _ in range(3)]
+    one.cancel()
+    told = [await stream.next(0.01) for stream in others]
+    begun = [start.stream for start in worker.of(Start)]
+    scene.streams.said(worker, Finished(one.id, "cancelled"))
+
+    assert told == [None, None]
+    assert begun == [one.id]
+    assert [start.stream for start in worker.of(Start)] == [one.id, others[0].id]
+
+
+async def test_a_lone_stream_that_outgrows_the_pool_takes_nobody_along(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 400)), list(range(401, 800))]
+    large, waiting = await scene.ask(), await scene.ask()
+    scene.streams.said(worker, Progress(large.id, 2 * GRANT_TOKENS, 2 * GRANT_TOKENS))
+    scene.streams.said(worker, Grow(large.id, 2 * GRANT_TOKENS + 10))
+    scene.streams.expire()
+    with pytest.raises(ServingError) as told:
+        await large.next(1)
+    scene.streams.expire()
+    scene.streams.said(worker, Finished(large.id, "cancelled"))
+
+    assert told.value.code == "kv_pool_full"
+    assert await waiting.next(0.01) is None
+    assert [start.stream for start in worker.of(Start)] == [large.id, waiting.id]
+
+
+async def test_nobody_is_ended_for_want_of_room_that_is_about_to_come(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 200)), list(range(401, 800))]
+    first = await scene.ask()
+    scene.streams.said(worker, Progress(first.id, 199, 199))
+    scene.streams.said(worker, Finished(first.id, "stop"))
+    idle = scene.pool.to_offload()
+    assert idle is not None
+    idle.busy = True  # a slow disk takes it
+    waiting = await scene.ask()
+    early = worker.of(Start)
+    idle.busy = False
+    scene.streams.expire()
+
+    assert [start.stream for start in early] == [first.id]
+    assert await waiting.next(0.01) is None
+    assert [start.stream for start in worker.of(Start)] == [first.id, waiting.id]
+
+
+async def test_kv_of_who_has_not_begun_makes_way_for_who_runs(tiny: ModelSpec) -> None:
+    policy_ = replace(
+        carrying(pool_bytes=3 * GRANT_TOKENS * 512),
+        admission=replace(policy().admission, conversations=1),
+    )
+    scene = Scene(tiny, policy_)
+    worker = scene.serving(0, "kv")
+    said = list(range(1000, 1200))
+    worker.renders = [said, list(range(1, 400)), [*said, 5]]
+    before = await scene.ask()
+    scene.streams.said(worker, Progress(before.id, 200, 200))
+    scene.streams.said(worker, Finished(before.id, "stop"))
+    running, waiting = await scene.ask(), await scene.ask()
+    scene.streams.said(worker, Progress(running.id, 2 * GRANT_TOKENS, 2 * GRANT_TOKENS))
+    scene.streams.said(worker, Grow(running.id, 2 * GRANT_TOKENS + 10))
+    scene.streams.expire()
+    granted = worker.of(Grant)
+    scene.streams.said(worker, Finished(running.id, "stop"))
+    starts = {start.stream: start.valid for start in worker.of(Start)}
+
+    assert granted == [Grant(running.id, 3 * GRANT_TOKENS)]
+    assert starts[waiting.id] == 0
+
+
+async def test_a_held_stream_that_fails_to_start_has_the_next_one_started_once(
+    tiny: ModelSpec,
+) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    old = scene.serving(0, "kv")
+    old.renders = [list(range(1, 200)), list(range(401, 500))]
+    streams = [await scene.ask() for _ in range(2)]
+    for stream in streams:  # larger than the pool by now, and small enough
+        scene.streams.said(old, Progress(stream.id, 99, 99))
+    large = scene.streams._streams[streams[0].id]
+    large.prompt += list(range(2000, 2600))
+    for stream in scene.streams._streams.values():
+        stream.doubtful = True  # neither goes on with what it has
+    old.alive = False
+    scene.streams.lost(old)
+    worker = scene.serving(0, "kv")
+
+    assert [start.stream for start in worker.of(Start)] == [streams[1].id]
+
+
 async def test_kv_of_a_cancelled_stream_is_nobodys_until_its_worker_has_let_go(
     tiny: ModelSpec,
 ) -> None:
@@ -448,7 +549,50 @@ async def test_nor_is_what_it_was_copied_from(tiny: ModelSpec) -> None:
     assert starts[again.id] == 0
 
 
-async def test_kv_is_computed_again_for_the_last_try_of_a_stream_that_workers_die_on(
+async def test_nor_is_what_it_was_copied_from_while_a_disk_takes_it(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    beginning = list(range(1, 50))
+    worker.renders = [list(range(1, 300)), *[[*beginning, 999]] * 2]
+    first = await scene.ask()
+    scene.streams.said(worker, Progress(first.id, 299, 299))
+    scene.streams.said(worker, Finished(first.id, "stop"))
+    stream = await scene.ask()
+    idle = scene.pool.to_offload()
+    assert idle is not None
+    idle.busy = True
+    scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
+    idle.busy = False
+    again = await scene.ask()
+    starts = {start.stream: start.valid for start in worker.of(Start)}
+
+    assert starts[stream.id] == 49
+    assert starts[again.id] == 0
+
+
+async def test_what_several_workers_have_computed_is_no_engine_time(scene: Scene) -> None:
+    one = scene.serving()
+    stream = await scene.ask()
+    scene.streams.said(one, Tokens(stream.id, 0, [5], "a"))
+    one.alive = False
+    scene.streams.lost(one)
+    other = scene.serving()
+    scene.streams.said(other, Tokens(stream.id, 1, [6], "b"))
+    crossed = scene.streams._streams[stream.id]
+    scene.streams.said(other, Finished(stream.id, "stop", prefill_s=1.0, decode_s=2.0))
+    alone = await scene.ask()
+    whole = scene.streams._streams[alone.id]
+    scene.streams.said(other, Finished(alone.id, "stop", prefill_s=1.0, decode_s=2.0))
+
+    assert crossed.engine is None
+    assert whole.engine == EngineTimes(1.0, 2.0)
+
+
+def test_a_variant_is_left_out_before_its_streams_are_given_up() -> None:
+    assert LOSSES_MAX > BARREN_ALLOWED + 1
+
+
+async def test_kv_is_computed_again_for_the_last_tries_of_a_stream_that_workers_die_on(
     tiny: ModelSpec,
 ) -> None:
     scene = Scene(tiny, carrying())
@@ -463,8 +607,8 @@ async def test_kv_is_computed_again_for_the_last_try_of_a_stream_that_workers_di
         worker.alive = False
         scene.streams.lost(worker)
 
-    assert [start.valid for start in starts] == [0, 49, 49, 49, 49, 0]
-    assert scene.pool.ledger().idle_count == 0  # six have died on it: it isn't kept
+    assert [start.valid for start in starts] == [0, 49, 49, 49, 49, 0, 0, 0, 0]
+    assert scene.pool.ledger().idle_count == 0  # nine have died on it: it isn't kept
 
 
 # ---------------------------------------------------------------- gateway

@@ -18,30 +18,31 @@ from trimtab.worker.masks import STEP, Mask
 from trimtab.worker.variant import read_variant
 
 CAPACITY = 208  # no multiple of STEP
+CONTEXT = 200
 
 
 @given(
     runs=st.lists(
-        st.lists(st.integers(1, CAPACITY), min_size=3, max_size=3), min_size=1, max_size=12
+        st.lists(st.integers(1, CONTEXT), min_size=3, max_size=3), min_size=1, max_size=12
     ),
     steps=st.lists(st.integers(0, 20), min_size=12, max_size=12),
 )
 def test_each_row_has_ones_as_far_as_it_sees(runs: list[list[int]], steps: list[int]) -> None:
-    mask = Mask(3)
+    mask = Mask(3, CONTEXT)
     for begun, count in zip(runs, steps, strict=False):
         for added in range(count + 1):
-            ends = [min(end + added, CAPACITY) for end in begun]
+            ends = [min(end + added, CONTEXT) for end in begun]
             array = mask.of(ends, CAPACITY)
             width = array.shape[1]
 
             assert array.shape[0] == 3
-            assert max(ends) <= width <= min(max(ends) + STEP - 1, CAPACITY)
-            assert width == CAPACITY or width % STEP == 0
+            assert max(ends) <= width <= min(max(ends) + STEP - 1, CONTEXT)
+            assert width == CONTEXT or width % STEP == 0
             assert array.tolist() == [[1] * end + [0] * (width - end) for end in ends]
 
 
 def test_it_is_the_same_array_as_long_as_it_is_wide_enough() -> None:
-    mask = Mask(1)
+    mask = Mask(1, 1024)
     arrays = [mask.of((end,), 1024) for end in range(1, STEP + 2)]
 
     assert all(array is arrays[0] for array in arrays[:STEP])
@@ -64,7 +65,7 @@ def _computed(graph: KvGraph, *, exactly: bool) -> list[NDArray[np.float32]]:
     descriptor = new_segment(graph.kv.shape.segment_bytes(capacity))
     cache = KvCache(graph, descriptor, 0)
     os.close(descriptor)
-    binding, mask = cache.binding_for(graph), Mask(1)
+    binding, mask = cache.binding_for(graph), Mask(1, 256)
     found: list[NDArray[np.float32]] = []
     for count in (50, 3, 1, 64, 1, 5, 1, 1, 33):
         first, end = cache.length, cache.length + count

@@ -113,6 +113,27 @@ def test_a_stream_isnt_moved_to_where_it_has_no_room(
     assert tokens_of(said) == expected
 
 
+def test_a_stream_that_has_read_less_than_it_keeps_is_moved_too(
+    new_worker: NewWorker, segments: NewSegment
+) -> None:
+    long = [(7 * n) % 500 + 4 for n in range(600)]
+    worker = ready(new_worker)
+    worker.send(request(prompt=long, keep=500), [segments()])
+    expected = Answer(worker.end_of(1)[1]).tokens
+    worker.send(Pace(ratio=0.1))
+    worker.send(request(prompt=long, keep=500), [segments()])
+    said = worker.until(is_a(Progress))
+    worker.send(Move(1, 0, segment=True, granted=2048), [segments()])
+    said += worker.until(lambda message: isinstance(message, Moved | Stayed))
+    read, told = [one.done for one in said if isinstance(one, Progress)], said[-1]
+    worker.send(Pace(ratio=1.0))
+    said += worker.until(is_a(Finished))
+
+    assert max(read) < 500
+    assert isinstance(told, Moved)
+    assert tokens_of(said) == expected
+
+
 def test_a_lone_stream_that_arrives_with_no_room_left_asks_for_more(
     new_worker: NewWorker, segments: NewSegment
 ) -> None:

@@ -71,8 +71,27 @@ def refuse_wrong(folder: Path, facts: GraphFacts, origin: Path | None = None) ->
             hint="This family can't be used with this builder.",
             code="graph_wrong",
         )
+    _refuse_second_factors(folder, facts)
     for window in _windows(folder, source, origin or folder, facts.kv.layers):
         _refuse_ignored(folder, window, facts)
+
+
+def _refuse_second_factors(folder: Path, facts: GraphFacts) -> None:
+    until = facts.rope_until
+    if until == 0:
+        raise CatalogError(
+            f"{folder}: the graph turns keys by other factors in long texts (longrope), and "
+            "doesn't say where they change",
+            code="graph_wrong",
+        )
+    if until is not None and until < facts.context_length:
+        raise CatalogError(
+            f"{folder}: past {until} tokens the graph turns new keys by other factors (longrope), "
+            "and those in the KV cache stay as they are: the model goes wrong there",
+            hint=f"Set model.context_length in {folder / GENAI_CONFIG} to {until} or less: up to "
+            "there the graph is right.",
+            code="graph_wrong",
+        )
 
 
 def _refuse_ignored(folder: Path, window: Window, facts: GraphFacts) -> None:

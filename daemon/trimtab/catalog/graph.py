@@ -51,6 +51,8 @@ class GraphFacts:
         precision: Of most weights: `fp32`, `int8`, `int4`.
         mixed: Whether a second precision holds more than a tenth of the weights.
         rope: How positions are turned into the keys.
+        rope_until: Tokens up to which the graph turns keys by the same factors; beyond, it turns
+            new ones by others (longrope). None if they never change, 0 if it can't be read.
         inputs: Inputs of the graph other than the cache's.
         files: Names of the files that the graph needs, its own first.
         operators: Kinds of nodes in it.
@@ -67,6 +69,7 @@ class GraphFacts:
     precision: str
     mixed: bool
     rope: Rope
+    rope_until: int | None
     inputs: tuple[str, ...]
     files: tuple[str, ...]
     operators: frozenset[str]
@@ -107,6 +110,7 @@ def read_graph(folder: Path) -> GraphFacts:
         precision=precision,
         mixed=mixed,
         rope=_rope(graph, folder),
+        rope_until=_rope_until(graph),
         inputs=tuple(i.name for i in graph.input if not i.name.startswith("past_")),
         files=(name, *external),
         operators=frozenset(node.op_type for node in graph.node),
@@ -225,6 +229,29 @@ def _rope(graph: Any, folder: Path) -> Rope:
         rotary_dim=2 * int(cos.shape[1]),
         interleaved=bool(_attribute(nodes[0], "rotary_interleaved", 0)),
     )
+
+
+def _rope_until(graph: Any) -> int | None:
+    """Where the tables of positions come out of an If that compares the length with a number."""
+    maker = {output: node for node in graph.node for output in node.output}
+    for node in graph.node:
+        if node.op_type != "GroupQueryAttention" or len(node.input) <= 8:
+            continue
+        chooser = maker.get(node.input[7])
+        if chooser is not None and chooser.op_type == "If":
+            compared = maker.get(chooser.input[0])
+            limits = [_constant(graph, maker, name) for name in compared.input] if compared else []
+            return next((limit for limit in limits if limit is not None), 0)
+    return None
+
+
+def _constant(graph: Any, maker: dict[str, Any], name: str) -> int | None:
+    """The one number that a name stands for in the graph; None if it is computed."""
+    tensor = next((tensor for tensor in graph.initializer if tensor.name == name), None)
+    node = maker.get(name)
+    if tensor is None and node is not None and node.op_type == "Constant":
+        tensor = next((one.t for one in node.attribute if one.name == "value"), None)
+    return None if tensor is None else int(onnx.numpy_helper.to_array(tensor).item())
 
 
 def _scales(graph: Any, folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from trimtab.domain.clock import Clock
@@ -94,6 +95,25 @@ class Carrier:
             self._pool.distrust(stream.source)
         stream.source = None
         self._drop(stream)
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether idle KV that can't make way now soon can."""
+        return self._pool.copying
+
+    def let_go(self, waiting: Sequence[Stream]) -> bool:
+        """Take KV from the last of these that has some: it will compute its prompt.
+
+        Args:
+            waiting: Streams that haven't begun, the one that came last at the end.
+
+        Returns:
+            False if none of them has any.
+        """
+        stream = next((stream for stream in reversed(waiting) if stream.lease is not None), None)
+        if stream is not None:
+            self._drop(stream)
+        return stream is not None
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with; copies what another may still need."""

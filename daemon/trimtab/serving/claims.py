@@ -51,6 +51,7 @@ class Idle:
         stored: Where its KV is on disk; None while it is in memory.
         busy: True while it is being written or read: it can't be taken or dropped.
         returning: True while it is being read back: it holds memory, and is on disk still.
+        refused: True if it may be wrong: it serves nobody, and goes like any other.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
         view: Which of the tokens its KV holds.
     """
@@ -61,6 +62,7 @@ class Idle:
     stored: Stored | None = None
     busy: bool = False
     returning: bool = False
+    refused: bool = False
     kept: str = ""
     view: View = WHOLE
 

@@ -193,6 +193,7 @@ class Pool:
             idle
             for idle in self._idle
             if not idle.busy
+            and not idle.refused
             and idle.sealed
             and idle.lease.fingerprint == fingerprint
             and refused.isdisjoint(idle.lease.writers)
@@ -214,8 +215,15 @@ class Pool:
 
     def distrust(self, lease: Lease) -> None:
         """What a conversation left behind may be wrong: it serves nobody any more."""
-        for idle in [idle for idle in self._idle if idle.lease is lease and not idle.busy]:
-            self._evict(idle)
+        for idle in [idle for idle in self._idle if idle.lease is lease]:
+            idle.refused = True
+            if not idle.busy:
+                self._evict(idle)
+
+    @property
+    def copying(self) -> bool:
+        """True while idle KV goes to a disk or comes back: until then it can't make way."""
+        return any(idle.busy for idle in self._idle)
 
     # ------------------------------------------------------------ relief
 

@@ -153,11 +153,16 @@ class RunningKv:
     async def _files_for(
         self, streams: Sequence[Stream], disk: KvDisk
     ) -> tuple[list[tuple[Stream, Lease]], str]:
-        """A segment on disk for each, and why there is none for the next one."""
+        """A segment on disk for each, and why there is none for the next one.
+
+        One that has ended while others' were made needs none.
+        """
         targets: list[tuple[Stream, Lease]] = []
         try:
             for stream in streams:
-                target = await self._file_for(stream, disk)
+                if (lease := stream.lease) is None:
+                    continue
+                target = await self._file_for(stream, lease, disk)
                 targets.append((stream, target))
         except ServingError as error:
             return targets, error.message
@@ -167,14 +172,17 @@ class RunningKv:
             raise
         return targets, ""
 
-    async def _file_for(self, stream: Stream, disk: KvDisk) -> Lease:
+    async def _file_for(self, stream: Stream, lease: Lease, disk: KvDisk) -> Lease:
         """Space on disk for all that the stream may come to hold.
+
+        Args:
+            stream: The stream.
+            lease: What it holds in memory.
+            disk: Where to.
 
         Raises:
             ServingError: The disk, the quota or the daily budget has none.
         """
-        lease = stream.lease
-        assert lease is not None
         tokens, memory = stream.most_positions, lease.segment
         size_bytes = memory.predicted_bytes(tokens)
         now = self._clock.monotonic_s()

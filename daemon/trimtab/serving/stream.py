@@ -112,7 +112,8 @@ class Stream:
         self.switches = 0
         self.resumed = 0
         self.cached_tokens = 0
-        self.engine: EngineTimes | None = None  # told by the worker that ended it
+        self.starts = 0  # how often a worker has begun with it
+        self.engine: EngineTimes | None = None  # told by the worker that did all of it
         self._texts: list[str] = []
         self._fresh = 0  # generated[self._fresh:] has not been fetched
         self._logprobs: list[Logprob] = []
@@ -249,6 +250,7 @@ class Stream:
         if not self.variants or self.variants[-1] != name:
             self.variants.append(name)
         self.worker = worker
+        self.starts += 1
         self.detaching = self.paused = False
         self.reading, self.turn_s, self.heard_s = True, None, at_s
         self.spent.cached = self.lease.valid if self.lease is not None else 0
@@ -294,6 +296,11 @@ class Stream:
             self.first_token_s = at_s
         self.last_token_s = at_s
         self._news.set()
+
+    def computed(self, engine: EngineTimes) -> None:
+        """What its last worker says that it has computed: all of it, if there was no other."""
+        if self.starts == 1:
+            self.engine = engine
 
     def finish(self, reason: FinishReason, text: str, at_s: float) -> None:
         """The answer came to its end."""

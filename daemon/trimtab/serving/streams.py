@@ -44,8 +44,11 @@ from trimtab.workers.worker import Worker
 AboutStream: TypeAlias = (
     Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
 )
-LOSSES_MAX: Final = 5
+LOSSES_MAX: Final = 8
+"""Some more than it takes to quarantine a variant, so that another one may try."""
+
 LOSSES_ON_DISK: Final = 2
+LOSSES_IN_MEMORY: Final = 5
 """Workers that may die on a stream one after the other before its KV on disk is blamed.
 
 A bad block ends whoever reads it. Memory is blamed for the last try only: workers that are killed
@@ -183,6 +186,8 @@ class Streams:
         for stream in list(self._streams.values()):
             if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
+        if self._streams:
+            self._pump()  # room may have come from somewhere that tells nobody
 
     def stalled(self) -> list[tuple[Worker, str]]:
         """Workers that have done nothing for one of their streams for too long, and how long.
@@ -296,7 +301,7 @@ class Streams:
                 if problem := self.room.said(stream, worker, message):
                     self._protocol_broken(worker, problem)
             case Finished():
-                stream.engine = EngineTimes(message.prefill_s, message.decode_s)
+                stream.computed(EngineTimes(message.prefill_s, message.decode_s))
                 stream.finish(FinishReason(message.reason), message.text, now)
                 self._forget(stream)
             case Failed():
@@ -343,6 +348,7 @@ class Streams:
             if isinstance(message, Failed):
                 self._carrier.distrust(entry[0])
             self._carrier.ended(entry[0])
+            self._pump()  # what it held may be what others wait for
 
     def _take_back(self, stream: Stream) -> None:
         """Tell the worker to stop. Until it has, it may still write to the stream's segment."""
@@ -356,8 +362,16 @@ class Streams:
         self._closing[stream.id] = (stream, worker)
 
     def _feed_starved(self) -> None:
-        """Streams that wait for room in the KV pool get it, or the youngest gives way."""
+        """Streams that wait for room in the KV pool get it, or the youngest gives way.
+
+        Before that, those that haven't begun give up what they would begin with, and what is about
+        to be given back is awaited.
+        """
+        if self._closing or self._carrier.on_its_way:
+            return
         stream = self.room.feed(self._in_state(StreamState.RUNNING))
+        while stream is not None and self._carrier.let_go(self._in_state(StreamState.WAITING)):
+            stream = self.room.feed(self._in_state(StreamState.RUNNING))
         if stream is not None:
             self._take_back(stream)
             self._fail(stream, starved())
@@ -393,7 +407,8 @@ class Streams:
         if worker is None or policy is None:
             return
         for stream in self._in_state(StreamState.HELD):
-            self._start(stream, worker)
+            if stream.state is StreamState.HELD:  # one's failure pumps, too
+                self._start(stream, worker)
         free = self._turns.at_once(self._streams.values(), policy)
         for stream in self._turns.ranked(self._streams.values(), policy):
             if stream.state is StreamState.WAITING and free:
@@ -425,8 +440,8 @@ class Streams:
         except WorkerError:
             return False  # its loss is about to be reported, and another will be attached
         except ServingError as error:
-            if not self.on(worker):
-                self._fail(stream, error)  # there is nobody whose end would make room
+            if not self._room_may_come(stream):
+                self._fail(stream, error)
             return False
         now = self._clock.monotonic_s()
         if stream.lease is not None and not stream.variants:
@@ -435,8 +450,14 @@ class Streams:
         self._observer.started(stream, now)
         return True
 
+    def _room_may_come(self, stream: Stream) -> bool:
+        """Whether somebody else holds some of the KV pool's room, and will give it back."""
+        others = (one for one in self._streams.values() if one is not stream)
+        holding = any(one.lease is not None or one.worker is not None for one in others)
+        return holding or bool(self._closing) or self._carrier.on_its_way
+
 
 def _blames_kv(stream: Stream) -> bool:
     """True if its KV is to be computed again, since it may be what workers die on."""
     on_disk = stream.lease is not None and stream.lease.segment.on_disk
-    return stream.losses >= (LOSSES_ON_DISK if on_disk else LOSSES_MAX)
+    return stream.losses >= (LOSSES_ON_DISK if on_disk else LOSSES_IN_MEMORY)

@@ -65,7 +65,8 @@ class KvDecoder:
         self._page_bytes = mmap.PAGESIZE
         self._capacity = shape.aligned_capacity(context, self._page_bytes)
         self._token = np.zeros((1, 1), np.int64)
-        self._mask = Mask(1)
+        self._context = context
+        self._mask = Mask(1, context)
         self._logits: NDArray[np.float32] = np.empty((1, facts.vocabulary), np.float32)
         self._rooms: dict[int, NDArray[np.float32]] = {}
         self._caches: set[KvCache] = set()
@@ -176,6 +177,8 @@ class KvDecoder:
             if self._rope is None or self.rereads:
                 raise EngineError(f"the cache can't be shifted: {self.rereads}")
             rotation = Rotation(self._rope, dropped)
+        else:
+            keep = min(keep, own.length)
         if not 0 <= keep <= own.length - dropped:
             raise EngineError(f"{dropped} tokens after {keep} can't be left out of {own.length}")
         return KvMove(own, self.open(place), keep, dropped, rotation)
@@ -256,11 +259,14 @@ class KvDecoder:
         for cache in caches:
             if cache.length >= cache.capacity:
                 raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
-        weave = self._weaves.pop(caches, None) or Weave(self._graph, caches, self._vocabulary)
+        weave = self._weaves.pop(caches, None) or self._woven(caches)
         self._weaves[caches] = weave  # the last one is the one that was used last
         if len(self._weaves) > _MOST_WEAVES:
             self._weaves.pop(next(iter(self._weaves))).close()
         return weave.step([token for _, token in batch])
+
+    def _woven(self, caches: tuple[KvCache, ...]) -> Weave:
+        return Weave(self._graph, caches, self._vocabulary, self._context)
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:

@@ -9,11 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEP: Final = 64
-"""A mask grows by so many positions at a time.
-
-Graphs of models with two sets of rotary factors (longrope) choose by the mask's width. Where they
-change is a multiple of this, so that a wider mask doesn't choose otherwise.
-"""
+"""A mask grows by so many positions at a time."""
 
 
 class Mask:
@@ -24,9 +20,12 @@ class Mask:
 
     Args:
         rows: Conversations in a run.
+        context: Most tokens of a conversation. The mask is no wider: the graph's tables of
+            positions end there.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, context: int) -> None:
+        self._context = context
         self._mask: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
         self._ends = [0] * rows
 
@@ -35,12 +34,13 @@ class Mask:
 
         Args:
             ends: Positions that each row sees, those of new tokens among them.
-            capacity: Positions of each row's KV cache; the mask isn't wider.
+            capacity: Positions of each row's KV cache; the mask is no wider.
 
         Returns:
             Ones and zeros (rows, positions), in memory that the next run uses again.
         """
-        width = min(-(-max(ends) // STEP) * STEP, capacity)
+        last = max(ends)
+        width = max(last, min(-(-last // STEP) * STEP, capacity, self._context))
         if width != self._mask.shape[1]:
             self._mask = np.zeros((len(ends), width), np.int64)
             self._ends = [0] * len(ends)

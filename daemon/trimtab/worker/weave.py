@@ -25,12 +25,15 @@ class Weave:
         graph: Whose caches they are.
         caches: At least two, of the same capacity, whose planes are whole pages.
         vocabulary: Number of token ids.
+        context: Most tokens of a conversation.
 
     Raises:
         EngineError: The kernel refuses a mapping.
     """
 
-    def __init__(self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int) -> None:
+    def __init__(
+        self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int, context: int
+    ) -> None:
         self._caches = tuple(caches)
         shape = graph.kv.shape
         capacity = self._capacity = caches[0].capacity
@@ -47,7 +50,7 @@ class Weave:
             self._arena.close()
             raise
         self._tokens = np.zeros((rows, 1), np.int64)
-        self._mask = Mask(rows)
+        self._mask = Mask(rows, context)
         self._logits = np.empty((rows, 1, vocabulary), np.float32)
         self._rows = [row[0] for row in self._logits]
         self._binding.bind_logits(self._logits, FIRST_ROW)
