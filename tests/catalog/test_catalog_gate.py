@@ -2,8 +2,8 @@
 
 The tiny model's folder is given the marks of what the builder makes of other models. They were read
 off real builds: a mistral and a phi3 with a window of 64 in a context of 512 (genai_config.json
-names the window and no layers, and no attention node has one), a phi3 with longrope (an If makes
-the tables of positions, and a Greater that has its number from a Constant tells it which), an olmo (RMS norms), a
+names the window and no layers, and no attention node has one), a phi3 with longrope (the tables of
+positions come out of an If, whose Greater has its number from a Constant), an olmo (RMS norms), a
 granite-moe-hybrid with four experts (no node of experts), and a gemma2 (its windowed layer has it).
 """
 
