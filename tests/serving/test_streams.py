@@ -406,6 +406,22 @@ async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_g
     assert [start.stream for start in worker.of(Start)] == [one.id, others[0].id]
 
 
+async def test_idle_kv_is_not_dropped_for_room_that_it_could_not_make(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=3 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 200)), list(range(401, 800)), list(range(801, 1200))]
+    before = await scene.ask()
+    scene.streams.said(worker, Progress(before.id, 199, 199))
+    scene.streams.said(worker, Finished(before.id, "stop"))
+    await scene.ask()
+    kept = scene.pool.ledger().idle_count
+    waiting = await scene.ask()
+    scene.streams.expire()
+
+    assert waiting.id not in {start.stream for start in worker.of(Start)}
+    assert kept == scene.pool.ledger().idle_count == 1
+
+
 async def test_a_lone_stream_that_outgrows_the_pool_takes_nobody_along(tiny: ModelSpec) -> None:
     scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
     worker = scene.serving(0, "kv")

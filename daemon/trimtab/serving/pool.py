@@ -427,10 +427,15 @@ class Pool:
         return Idle(claim, tokens, at_s, stored, view=view)
 
     def _make_room(self, more_bytes: int) -> bool:
-        """True if the budget has room for so much more, once idle segments have made way."""
+        """True if the budget has room for so much more, once idle segments have made way.
+
+        If they couldn't make enough, they all stay.
+        """
         if self._cap_bytes is None:
             return True
         most = self._cap_bytes - more_bytes
+        if self._charged() - sum(idle.memory_bytes for idle in self._movable()) > most:
+            return False
         while self._charged() > most and (idle := self._oldest()) is not None:
             self._evict(idle)
         return self._charged() <= most
@@ -445,12 +450,16 @@ class Pool:
 
     def _oldest(self, *, in_memory: bool = True, on_disk: bool = False) -> Idle | None:
         """The idle conversation there that was used longest ago; None if there is none."""
-        those = [
+        those = self._movable(in_memory=in_memory, on_disk=on_disk)
+        return min(those, key=lambda idle: idle.used_s, default=None)
+
+    def _movable(self, *, in_memory: bool = True, on_disk: bool = False) -> list[Idle]:
+        """Idle conversations there that can be moved or dropped now."""
+        return [
             idle
             for idle in self._idle
             if not idle.busy and (in_memory if idle.stored is None else on_disk)
         ]
-        return min(those, key=lambda idle: idle.used_s, default=None)
 
     def _keep(self, idle: Idle) -> None:
         self._forget(idle)
