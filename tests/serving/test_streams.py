@@ -25,7 +25,7 @@ from trimtab.serving.requests import (
     StreamHandle,
 )
 from trimtab.serving.stream import StreamState
-from trimtab.serving.streams import LOSSES_MAX, Streams
+from trimtab.serving.streams import LOSSES_MAX, STARVED_MAX_S, Streams
 from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
     Cancel,
@@ -404,6 +404,80 @@ async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_g
     assert told == [None, None]
     assert begun == [one.id]
     assert [start.stream for start in worker.of(Start)] == [one.id, others[0].id]
+
+
+async def test_room_that_comes_back_is_for_who_runs_not_for_who_waits(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    one, other, waiting = [await scene.ask() for _ in range(3)]
+    for stream in (one, other):
+        scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, 400))
+        scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+    scene.streams.expire()  # the younger gives way
+    scene.streams.said(worker, Finished(other.id, "cancelled"))
+
+    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+    assert waiting.id not in {start.stream for start in worker.of(Start)}
+
+
+async def test_a_disk_that_hangs_holds_nobody_up_for_ever(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 200)), list(range(401, 600))]
+    before = await scene.ask()
+    scene.streams.said(worker, Progress(before.id, 199, 199))
+    scene.streams.said(worker, Finished(before.id, "stop"))
+    idle = scene.pool.to_offload()
+    assert idle is not None
+    idle.busy = True
+    stream = await scene.ask()
+    scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, GRANT_TOKENS))
+    scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+    scene.streams.expire()
+    early = await stream.next(0.01)
+    scene.clock.now += STARVED_MAX_S
+    scene.streams.expire()
+
+    assert early is None
+    with pytest.raises(ServingError, match="the KV pool is full"):
+        await stream.next(1)
+
+
+async def test_a_prompt_that_the_pool_will_never_hold_is_told_so_at_once(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 100)), list(range(1, 600))]
+    await scene.ask()
+    large = await scene.ask()
+
+    with pytest.raises(ServingError, match="in all") as told:
+        await large.next(1)
+    assert told.value.code == "kv_pool_too_small"
+    assert told.value.retry_after_s is None
+
+
+async def test_kv_that_was_promised_and_given_up_is_no_time_for_fewer_tokens(
+    tiny: ModelSpec,
+) -> None:
+    one_by_one = replace(policy().admission, conversations=1)
+    scene = Scene(tiny, replace(carrying(), admission=one_by_one))
+    worker = scene.serving(0, "kv")
+    said = list(range(1, 300))
+    worker.renders = [said, [7, 8, 9], [*said, 5, 6]]
+    before = await scene.ask()
+    scene.streams.said(worker, Progress(before.id, 299, 299))
+    scene.streams.said(worker, Finished(before.id, "stop"))
+    running, again = await scene.ask(), await scene.ask()
+    stream = scene.streams._streams[again.id]
+    held = stream.lease is not None
+    scene.carrier.let_go([stream])
+    scene.streams.said(worker, Finished(running.id, "stop"))
+    for done in (64, 128, 256, 301):
+        scene.streams.said(worker, Progress(again.id, done, 301, engine_s=1.0))
+
+    assert held
+    assert stream.promised == 299
+    assert stream.spent.prefill_s == 1.0
 
 
 async def test_idle_kv_is_not_dropped_for_room_that_it_could_not_make(tiny: ModelSpec) -> None:

@@ -41,6 +41,7 @@ class Carrier:
         self._clock = clock
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
+        self._copies = 0
 
     def serve(self, model: ModelSpec | None) -> None:
         """The model whose conversations these are; those of another one are given back."""
@@ -99,7 +100,7 @@ class Carrier:
     @property
     def on_its_way(self) -> bool:
         """Whether idle KV that can't make way now soon can."""
-        return self._pool.copying
+        return self._pool.copying or self._copies > 0
 
     def let_go(self, waiting: Sequence[Stream]) -> bool:
         """Take KV from the last of these that has some: it will compute its prompt.
@@ -113,6 +114,7 @@ class Carrier:
         stream = next((stream for stream in reversed(waiting) if stream.lease is not None), None)
         if stream is not None:
             self._drop(stream)
+            stream.view, stream.source = stream.first_view, None
         return stream is not None
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
@@ -155,11 +157,14 @@ class Carrier:
         lease = self._pool.open(
             segment.shape, segment.capacity, source.fingerprint, source.user, length
         )
+        self._copies += 1  # until then neither the source nor the copy can make way
         try:
             await undisturbed(segment.copy_into, lease.segment, length)
         except BaseException:
             self._pool.drop(lease)
             raise
+        finally:
+            self._copies -= 1
         lease.valid, lease.writers = length, source.writers
         return lease
 
@@ -181,6 +186,8 @@ class Carrier:
 
     def _drop(self, stream: Stream) -> None:
         if stream.lease is not None:
+            if not stream.variants:
+                stream.promised = max(stream.promised, stream.lease.valid)
             self._pool.drop(stream.lease)
             stream.lease = None
 

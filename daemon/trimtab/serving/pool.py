@@ -27,6 +27,7 @@ T = TypeVar("T")
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
 IDLE_MAX: Final = 64
+TOO_LARGE: Final = "kv_pool_too_small"
 
 
 class Pool:
@@ -59,9 +60,19 @@ class Pool:
         """A new segment with a grant for its first tokens.
 
         Raises:
-            ServingError: The budget or the machine has no room (503 ``kv_pool_full``).
+            ServingError: The budget or the machine has no room (503 ``kv_pool_full``), or never
+                will have with this policy (503 ``kv_pool_too_small``).
         """
         lease = Lease(Segment(shape, capacity), fingerprint, user)
+        needs_bytes = kv_bytes(lease, min(_stepped(tokens), lease.segment.most_tokens))
+        if self._cap_bytes is not None and needs_bytes > self._cap_bytes:
+            lease.segment.close()
+            raise ServingError(
+                f"a conversation of {tokens} tokens takes {needs_bytes >> 20} MiB of KV, and the "
+                f"KV pool has {self._cap_bytes >> 20} MiB in all",
+                code=TOO_LARGE,
+                hint="Ask for less, or give the policy a larger kv.pool.",
+            )
         self._leases.append(lease)
         if not self.grant(lease, tokens):
             self.drop(lease)

@@ -33,7 +33,8 @@ class Spent:
 
     Attributes:
         cached: Tokens that are in its cache.
-        prefill_s: Engine time on its prompt, up to its first token.
+        prefill_s: Engine time on its prompt, up to its first token; without what it was to begin
+            with and lost.
         decode_s: Engine time of the decoding steps that it was in.
         companions: Streams in those steps, itself included, added up token by token.
     """
@@ -89,7 +90,8 @@ class Stream:
         self.revision = revision
         self.state = StreamState.WAITING
         self.worker: Worker | None = None
-        self.view = view
+        self.view = self.first_view = view
+        self.promised = 0  # tokens that it was to begin with, and that are computed after all
         self.shifts = 0
         self.lease: Lease | None = None  # of a KV segment; None where the worker has its own KV
         self.source: Lease | None = None  # of the idle segment that its KV was copied from
@@ -272,7 +274,7 @@ class Stream:
     def prefilled(self, message: Progress) -> None:
         """A piece of prompt or answer has been read into the cache."""
         self.spent.cached = message.done
-        if not self.generated:
+        if not self.generated and message.done > self.promised:
             self.spent.prefill_s += message.engine_s
         if self.lease is not None:
             self.lease.valid = message.done

@@ -17,6 +17,7 @@ from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.observers import StreamObserver
+from trimtab.serving.pool import TOO_LARGE
 from trimtab.serving.refusals import overdue, refused, starved
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stalls import stalled
@@ -46,6 +47,9 @@ AboutStream: TypeAlias = (
 )
 LOSSES_MAX: Final = 8
 """Some more than it takes to quarantine a variant, so that another one may try."""
+
+STARVED_MAX_S: Final = 30.0
+"""A disk that hangs gives nothing back: then a stream gives way after all."""
 
 LOSSES_ON_DISK: Final = 2
 LOSSES_IN_MEMORY: Final = 5
@@ -80,6 +84,7 @@ class Streams:
         self._protocol_broken = protocol_broken
         self._streams: dict[int, Stream] = {}
         self._closing: dict[int, tuple[Stream, Worker]] = {}
+        self._starved_s: float | None = None  # since when no stream can go on for want of room
         self._active: Worker | None = None
         self._policy: Policy | None = None
         self._turns = Turns()
@@ -365,11 +370,18 @@ class Streams:
         """Streams that wait for room in the KV pool get it, or the youngest gives way.
 
         Before that, those that haven't begun give up what they would begin with, and what is about
-        to be given back is awaited.
+        to be given back is awaited for a while.
         """
-        if self._closing or self._carrier.on_its_way:
-            return
         stream = self.room.feed(self._in_state(StreamState.RUNNING))
+        now = self._clock.monotonic_s()
+        if stream is None:
+            self._starved_s = None
+            return
+        if self._starved_s is None:
+            self._starved_s = now
+        waited = now - self._starved_s >= STARVED_MAX_S
+        if not waited and (self._closing or self._carrier.on_its_way):
+            return
         while stream is not None and self._carrier.let_go(self._in_state(StreamState.WAITING)):
             stream = self.room.feed(self._in_state(StreamState.RUNNING))
         if stream is not None:
@@ -409,10 +421,13 @@ class Streams:
         for stream in self._in_state(StreamState.HELD):
             if stream.state is StreamState.HELD:  # one's failure pumps, too
                 self._start(stream, worker)
+        running = self._in_state(StreamState.RUNNING)
+        self.room.feed(running)  # who runs goes before who waits
+        starving = any(stream.starved for stream in running)
         free = self._turns.at_once(self._streams.values(), policy)
         for stream in self._turns.ranked(self._streams.values(), policy):
             if stream.state is StreamState.WAITING and free:
-                if may_begin(self._streams.values(), worker, policy):
+                if not starving and may_begin(self._streams.values(), worker, policy):
                     free -= self._start(stream, worker)
             elif stream.state is StreamState.RUNNING:
                 self._pause(stream, paused=free == 0)
@@ -440,7 +455,7 @@ class Streams:
         except WorkerError:
             return False  # its loss is about to be reported, and another will be attached
         except ServingError as error:
-            if not self._room_may_come(stream):
+            if error.code == TOO_LARGE or not self._room_may_come(stream):
                 self._fail(stream, error)
             return False
         now = self._clock.monotonic_s()
