@@ -84,6 +84,14 @@ async def ask(rig: Rig, **changes: object) -> Stream:
     return stream
 
 
+async def two_talking(rig: Rig) -> list[Stream]:
+    """Two conversations with some tokens each."""
+    streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
+    for stream in streams:
+        await rig.read(stream, tokens=5)
+    return streams
+
+
 async def moved(rig: Rig, after: int, **changes: object) -> tuple[Stream, Answer]:
     """A conversation whose KV goes to disk after so many tokens, and those tokens."""
     stream = await ask(rig, **changes)
@@ -413,9 +421,7 @@ async def test_one_that_ends_while_another_is_written_back_harms_nobody(
     tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
-        for stream in streams:
-            await rig.read(stream, tokens=5)
+        streams = await two_talking(rig)
         await place(rig, KvPlacement.DISK_ALL)
         leases = [stream.lease for stream in streams]
         sync, begun, go_on = os.fdatasync, threading.Event(), threading.Event()
@@ -447,9 +453,7 @@ async def test_one_that_ends_while_another_gets_its_file_harms_nobody(
     tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        streams = [await ask(rig, text=TALK + str(number)) for number in range(2)]
-        for stream in streams:
-            await rig.read(stream, tokens=5)
+        streams = await two_talking(rig)
         make, begun, go_on = disk.new_segment, threading.Event(), threading.Event()
 
         def slow(*order: Any) -> Any:

@@ -14,6 +14,7 @@ from trimtab.errors import EngineError, RequestError, ServingError, WorkerError
 from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.claims import Idle
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.requests import (
@@ -298,6 +299,27 @@ def carrying(**kv: Any) -> Policy:
     )
 
 
+def crowded(tiny: ModelSpec, grants: int) -> Scene:
+    """A KV pool with room for so many grants."""
+    return Scene(tiny, carrying(pool_bytes=grants * GRANT_TOKENS * 512))
+
+
+async def ended(scene: Scene, worker: Any, tokens: int) -> StreamHandle:
+    """An answer that came to its end and left KV of so many tokens behind."""
+    stream = await scene.ask()
+    scene.streams.said(worker, Progress(stream.id, tokens, tokens))
+    scene.streams.said(worker, Finished(stream.id, "stop"))
+    return stream
+
+
+def taken_by_a_slow_disk(scene: Scene) -> Idle:
+    """The conversation that has waited longest can't make way now."""
+    idle = scene.pool.to_offload()
+    assert idle is not None
+    idle.busy = True
+    return idle
+
+
 async def test_a_stream_goes_down_with_its_kv_and_up_without(tiny: ModelSpec) -> None:
     scene = Scene(tiny, carrying())
     best = scene.serving(0, "kv")
@@ -360,7 +382,7 @@ async def test_room_is_granted_before_it_is_used(tiny: ModelSpec) -> None:
 
 
 async def test_who_wants_room_gets_it_when_another_ends(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     one, other = await scene.ask(), await scene.ask()
     scene.streams.said(worker, Grow(one.id, GRANT_TOKENS + 10))
@@ -373,7 +395,7 @@ async def test_who_wants_room_gets_it_when_another_ends(tiny: ModelSpec) -> None
 
 
 async def test_when_all_are_starved_the_youngest_gives_way(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     one, other = await scene.ask(), await scene.ask()
     for stream in (one, other):
@@ -392,7 +414,7 @@ async def test_when_all_are_starved_the_youngest_gives_way(tiny: ModelSpec) -> N
 async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_go(
     tiny: ModelSpec,
 ) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 400)), list(range(401, 800)), list(range(801, 1200))]
     one, *others = [await scene.ask() for _ in range(3)]
@@ -407,7 +429,7 @@ async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_g
 
 
 async def test_room_that_comes_back_is_for_who_runs_not_for_who_waits(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     one, other, waiting = [await scene.ask() for _ in range(3)]
     for stream in (one, other):
@@ -421,15 +443,11 @@ async def test_room_that_comes_back_is_for_who_runs_not_for_who_waits(tiny: Mode
 
 
 async def test_a_disk_that_hangs_holds_nobody_up_for_ever(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 200)), list(range(401, 600))]
-    before = await scene.ask()
-    scene.streams.said(worker, Progress(before.id, 199, 199))
-    scene.streams.said(worker, Finished(before.id, "stop"))
-    idle = scene.pool.to_offload()
-    assert idle is not None
-    idle.busy = True
+    await ended(scene, worker, 199)
+    taken_by_a_slow_disk(scene)
     stream = await scene.ask()
     scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, GRANT_TOKENS))
     scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
@@ -444,7 +462,7 @@ async def test_a_disk_that_hangs_holds_nobody_up_for_ever(tiny: ModelSpec) -> No
 
 
 async def test_a_prompt_that_the_pool_will_never_hold_is_told_so_at_once(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 100)), list(range(1, 600))]
     await scene.ask()
@@ -464,9 +482,7 @@ async def test_kv_that_was_promised_and_given_up_is_no_time_for_fewer_tokens(
     worker = scene.serving(0, "kv")
     said = list(range(1, 300))
     worker.renders = [said, [7, 8, 9], [*said, 5, 6]]
-    before = await scene.ask()
-    scene.streams.said(worker, Progress(before.id, 299, 299))
-    scene.streams.said(worker, Finished(before.id, "stop"))
+    await ended(scene, worker, 299)
     running, again = await scene.ask(), await scene.ask()
     stream = scene.streams._streams[again.id]
     held = stream.lease is not None
@@ -481,12 +497,10 @@ async def test_kv_that_was_promised_and_given_up_is_no_time_for_fewer_tokens(
 
 
 async def test_idle_kv_is_not_dropped_for_room_that_it_could_not_make(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=3 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 3)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 200)), list(range(401, 800)), list(range(801, 1200))]
-    before = await scene.ask()
-    scene.streams.said(worker, Progress(before.id, 199, 199))
-    scene.streams.said(worker, Finished(before.id, "stop"))
+    await ended(scene, worker, 199)
     await scene.ask()
     kept = scene.pool.ledger().idle_count
     waiting = await scene.ask()
@@ -497,7 +511,7 @@ async def test_idle_kv_is_not_dropped_for_room_that_it_could_not_make(tiny: Mode
 
 
 async def test_a_lone_stream_that_outgrows_the_pool_takes_nobody_along(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 400)), list(range(401, 800))]
     large, waiting = await scene.ask(), await scene.ask()
@@ -515,15 +529,11 @@ async def test_a_lone_stream_that_outgrows_the_pool_takes_nobody_along(tiny: Mod
 
 
 async def test_nobody_is_ended_for_want_of_room_that_is_about_to_come(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 200)), list(range(401, 800))]
-    first = await scene.ask()
-    scene.streams.said(worker, Progress(first.id, 199, 199))
-    scene.streams.said(worker, Finished(first.id, "stop"))
-    idle = scene.pool.to_offload()
-    assert idle is not None
-    idle.busy = True  # a slow disk takes it
+    first = await ended(scene, worker, 199)
+    idle = taken_by_a_slow_disk(scene)
     waiting = await scene.ask()
     early = worker.of(Start)
     idle.busy = False
@@ -543,9 +553,7 @@ async def test_kv_of_who_has_not_begun_makes_way_for_who_runs(tiny: ModelSpec) -
     worker = scene.serving(0, "kv")
     said = list(range(1000, 1200))
     worker.renders = [said, list(range(1, 400)), [*said, 5]]
-    before = await scene.ask()
-    scene.streams.said(worker, Progress(before.id, 200, 200))
-    scene.streams.said(worker, Finished(before.id, "stop"))
+    await ended(scene, worker, 200)
     running, waiting = await scene.ask(), await scene.ask()
     scene.streams.said(worker, Progress(running.id, 2 * GRANT_TOKENS, 2 * GRANT_TOKENS))
     scene.streams.said(worker, Grow(running.id, 2 * GRANT_TOKENS + 10))
@@ -561,7 +569,7 @@ async def test_kv_of_who_has_not_begun_makes_way_for_who_runs(tiny: ModelSpec) -
 async def test_a_held_stream_that_fails_to_start_has_the_next_one_started_once(
     tiny: ModelSpec,
 ) -> None:
-    scene = Scene(tiny, carrying(pool_bytes=2 * GRANT_TOKENS * 512))
+    scene = crowded(tiny, 2)
     old = scene.serving(0, "kv")
     old.renders = [list(range(1, 200)), list(range(401, 500))]
     streams = [await scene.ask() for _ in range(2)]
@@ -627,9 +635,7 @@ async def test_nor_is_what_it_was_copied_from(tiny: ModelSpec) -> None:
     worker = scene.serving(0, "kv")
     beginning = list(range(1, 50))
     worker.renders = [list(range(1, 300)), *[[*beginning, 999]] * 2]
-    first = await scene.ask()
-    scene.streams.said(worker, Progress(first.id, 299, 299))
-    scene.streams.said(worker, Finished(first.id, "stop"))
+    await ended(scene, worker, 299)
     stream = await scene.ask()
     scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
     again = await scene.ask()
@@ -644,13 +650,9 @@ async def test_nor_is_what_it_was_copied_from_while_a_disk_takes_it(tiny: ModelS
     worker = scene.serving(0, "kv")
     beginning = list(range(1, 50))
     worker.renders = [list(range(1, 300)), *[[*beginning, 999]] * 2]
-    first = await scene.ask()
-    scene.streams.said(worker, Progress(first.id, 299, 299))
-    scene.streams.said(worker, Finished(first.id, "stop"))
+    await ended(scene, worker, 299)
     stream = await scene.ask()
-    idle = scene.pool.to_offload()
-    assert idle is not None
-    idle.busy = True
+    idle = taken_by_a_slow_disk(scene)
     scene.streams.said(worker, Failed(stream.id, "engine_failed", "NaN"))
     idle.busy = False
     again = await scene.ask()

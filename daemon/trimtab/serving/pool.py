@@ -64,23 +64,11 @@ class Pool:
                 will have with this policy (503 ``kv_pool_too_small``).
         """
         lease = Lease(Segment(shape, capacity), fingerprint, user)
-        needs_bytes = kv_bytes(lease, min(_stepped(tokens), lease.segment.most_tokens))
-        if self._cap_bytes is not None and needs_bytes > self._cap_bytes:
-            lease.segment.close()
-            raise ServingError(
-                f"a conversation of {tokens} tokens takes {needs_bytes >> 20} MiB of KV, and the "
-                f"KV pool has {self._cap_bytes >> 20} MiB in all",
-                code=TOO_LARGE,
-                hint="Ask for less, or give the policy a larger kv.pool.",
-            )
         self._leases.append(lease)
         if not self.grant(lease, tokens):
+            needs_bytes = kv_bytes(lease, _stepped(lease, tokens))
             self.drop(lease)
-            raise ServingError(
-                f"the KV pool has no room for a conversation of {tokens} tokens",
-                code="kv_pool_full",
-                retry_after_s=5,
-            )
+            raise self._no_room(tokens, needs_bytes)
         return lease
 
     def second(self, lease: Lease, tokens: int) -> Lease:
@@ -117,7 +105,7 @@ class Pool:
         Returns:
             False if the budget has no room; the grant is what it was.
         """
-        wanted = min(_stepped(tokens), lease.segment.most_tokens)
+        wanted = _stepped(lease, tokens)
         if wanted <= lease.granted:
             return True
         more = kv_bytes(lease, wanted) - kv_bytes(lease, lease.granted)
@@ -252,7 +240,7 @@ class Pool:
     def release_all(self) -> int:
         """Drop every idle segment, those on disk too."""
         freed = 0
-        for idle in [idle for idle in self._idle if not idle.busy]:
+        for idle in self._movable(on_disk=True):
             freed += self._evict(idle)
         return freed
 
@@ -357,7 +345,7 @@ class Pool:
     def doubt(self, segment: FileSegment) -> None:
         """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
         segment.doubt()
-        for idle in [idle for idle in self._idle if idle.stored is not None and not idle.busy]:
+        for idle in self._movable(in_memory=False, on_disk=True):
             if idle.stored is not None and idle.stored.doubtful:
                 self._evict(idle)
 
@@ -436,6 +424,21 @@ class Pool:
             raise
         claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid, lease.writers)
         return Idle(claim, tokens, at_s, stored, view=view)
+
+    def _no_room(self, tokens: int, needs_bytes: int) -> ServingError:
+        """Why so many tokens are not granted: not now, or never with this policy."""
+        if self._cap_bytes is not None and needs_bytes > self._cap_bytes:
+            return ServingError(
+                f"a conversation of {tokens} tokens takes {needs_bytes >> 20} MiB of KV, and the "
+                f"KV pool has {self._cap_bytes >> 20} MiB in all",
+                code=TOO_LARGE,
+                hint="Ask for less, or give the policy a larger kv.pool.",
+            )
+        return ServingError(
+            f"the KV pool has no room for a conversation of {tokens} tokens",
+            code="kv_pool_full",
+            retry_after_s=5,
+        )
 
     def _make_room(self, more_bytes: int) -> bool:
         """True if the budget has room for so much more, once idle segments have made way.
@@ -516,5 +519,6 @@ async def undisturbed(
         raise
 
 
-def _stepped(tokens: int) -> int:
-    return -(-tokens // GRANT_TOKENS) * GRANT_TOKENS
+def _stepped(lease: Lease, tokens: int) -> int:
+    """The grant that so many tokens take."""
+    return min(-(-tokens // GRANT_TOKENS) * GRANT_TOKENS, lease.segment.most_tokens)

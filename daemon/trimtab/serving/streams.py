@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from trimtab.domain.clock import Clock
 from trimtab.domain.scheduling import Schedule
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
+from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.observers import StreamObserver
@@ -45,14 +46,14 @@ from trimtab.workers.worker import Worker
 AboutStream: TypeAlias = (
     Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
 )
-LOSSES_MAX: Final = 8
+LOSSES_MAX: Final = BARREN_ALLOWED + 3
 """Some more than it takes to quarantine a variant, so that another one may try."""
 
 STARVED_MAX_S: Final = 30.0
 """A disk that hangs gives nothing back: then a stream gives way after all."""
 
 LOSSES_ON_DISK: Final = 2
-LOSSES_IN_MEMORY: Final = 5
+LOSSES_IN_MEMORY: Final = BARREN_ALLOWED
 """Workers that may die on a stream one after the other before its KV on disk is blamed.
 
 A bad block ends whoever reads it. Memory is blamed for the last try only: workers that are killed

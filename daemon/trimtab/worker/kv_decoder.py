@@ -259,14 +259,13 @@ class KvDecoder:
         for cache in caches:
             if cache.length >= cache.capacity:
                 raise EngineError(f"the cache holds {cache.capacity} tokens and is full")
-        weave = self._weaves.pop(caches, None) or self._woven(caches)
+        weave = self._weaves.pop(caches, None)
+        if weave is None:
+            weave = Weave(self._graph, caches, self._vocabulary, self._context)
         self._weaves[caches] = weave  # the last one is the one that was used last
         if len(self._weaves) > _MOST_WEAVES:
             self._weaves.pop(next(iter(self._weaves))).close()
         return weave.step([token for _, token in batch])
-
-    def _woven(self, caches: tuple[KvCache, ...]) -> Weave:
-        return Weave(self._graph, caches, self._vocabulary, self._context)
 
     def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
         try:

@@ -35,8 +35,7 @@ class Weave:
         self, graph: KvGraph, caches: Sequence[KvCache], vocabulary: int, context: int
     ) -> None:
         self._caches = tuple(caches)
-        shape = graph.kv.shape
-        capacity = self._capacity = caches[0].capacity
+        shape, capacity = graph.kv.shape, caches[0].capacity
         plane_bytes = shape.plane_bytes(capacity)
         rows = len(caches)
         self._arena: Mapping = reserve(rows * shape.segment_bytes(capacity))
@@ -74,7 +73,7 @@ class Weave:
         """
         self._tokens[:, 0] = tokens
         ends = [cache.length + 1 for cache in self._caches]
-        self._binding.bind_tokens(self._tokens, self._mask.of(ends, self._capacity))
+        self._binding.bind_tokens(self._tokens, self._mask.of(ends, self._caches[0].capacity))
         self._binding.run()
         for cache in self._caches:
             cache.length += 1
