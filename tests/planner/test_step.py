@@ -31,6 +31,7 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.knobs import PARKED, Knob, KvPlacement
 from trimtab.planner.assess import kept_out
+from trimtab.planner.faults import BARREN_WINDOW_S
 from trimtab.policy.compiled import (
     Comparison,
     Floor,
@@ -437,6 +438,19 @@ def test_a_variant_whose_worker_keeps_dying_is_quarantined() -> None:
         world.run(12)
 
     assert world.point.variant == "int8"
+
+
+def test_workers_that_die_barren_once_in_a_while_do_not_add_up() -> None:
+    world = World(policy()).start()
+    for _ in range(10):
+        world.loaded = PARKED
+        world.post(WorkerLost(world.now, "fp32", "killed by SIGKILL"))
+        world.run(3)
+        world.now += BARREN_WINDOW_S
+    world.run(3)
+
+    assert world.point.variant == "fp32"
+    assert len(world.state.barren["fp32"]) == 1
 
 
 def test_a_variant_whose_workers_die_barren_is_tried_again_after_a_growing_rest() -> None:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.domain.readings import Quality, Reading, Snapshot
-from trimtab.runtime.ticks import NEAR_S, POLL_MIN_S, FillRate, TickLoop, poll_interval_s
+from trimtab.runtime.ticks import (
+    NEAR_S,
+    OVERSLEPT_S,
+    POLL_MIN_S,
+    FillRate,
+    TickLoop,
+    poll_interval_s,
+)
 
 MIB = 1024 * 1024
 LIMIT = 500 * MIB
@@ -96,6 +103,49 @@ async def looks(
     with pytest.raises(OverError):
         await loop.run()
     return seen, clock
+
+
+class FrozenClock(SteppingClock):
+    """A clock of a service that stands still for a while as it sleeps."""
+
+    def __init__(self, until_s: float, from_s: float, frozen_s: float) -> None:
+        super().__init__(until_s)
+        self._from_s = from_s
+        self._frozen_s = frozen_s
+
+    async def sleep(self, seconds: float) -> None:
+        if self._frozen_s and self.now + seconds > self._from_s:
+            self.now += self._frozen_s
+            self._frozen_s = 0.0
+        await super().sleep(seconds)
+
+
+@pytest.mark.parametrize(
+    ("frozen_s", "from_s"), [(40.0, 5.0), (6.0, 5.0), (2.0, 5.0), (40.0, 30.0)]
+)
+async def test_a_service_that_stood_still_knows_since_when_it_looks_again(
+    frozen_s: float, from_s: float
+) -> None:
+    clock = FrozenClock(100.0, from_s, frozen_s)
+    memory = FallingMemory(clock, 0.0, 0.0)
+    awake: list[float] = []
+    loop = TickLoop(
+        memory,
+        clock,
+        1.0,
+        lambda: LIMIT,
+        lambda _: awake.append(loop.awake_s),
+        always,
+        lambda *_: None,
+    )
+    with pytest.raises(OverError):
+        await loop.run()
+
+    if frozen_s < OVERSLEPT_S:
+        assert set(awake) == {float("-inf")}
+    else:
+        assert awake[0] == float("-inf")
+        assert from_s + frozen_s - 1 < awake[-1] < from_s + frozen_s + 1
 
 
 async def test_what_has_been_calm_for_a_while_is_looked_at_twice_a_minute() -> None:

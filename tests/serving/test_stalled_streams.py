@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,6 +18,7 @@ from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.scheduling import Schedule
 from trimtab.policy.compiled import KvPolicy, Share
+from trimtab.runtime import ticks
 from trimtab.serving.pool import GRANT_TOKENS
 from trimtab.serving.stream import Stream
 from trimtab.workers import supervisor as supervisor_module
@@ -162,6 +166,23 @@ async def test_a_stream_that_is_handed_back_is_somebody_elses_to_wait_for(scene:
     assert pass_by(scene, worker, seconds=2 * PATIENCE_S) == []
 
 
+async def test_nothing_is_owed_for_the_time_in_which_the_whole_service_stood_still(
+    scene: Scene,
+) -> None:
+    worker = scene.serving()
+    one = await ask(scene)
+    write(scene, worker, one)
+    scene.clock.now += 10 * PATIENCE_S
+    thawed_s = scene.clock.now
+    at_thaw = scene.streams.stalled(thawed_s)
+    scene.clock.now += PATIENCE_S - STEP_S
+    later = scene.streams.stalled(thawed_s)
+    scene.clock.now += 2 * STEP_S
+
+    assert at_thaw == later == []
+    assert scene.streams.stalled(thawed_s)
+
+
 async def test_moves_into_other_segments_take_as_long_as_a_slow_disk_and_wait_for_each_other(
     tiny: ModelSpec,
 ) -> None:
@@ -213,3 +234,28 @@ async def test_a_stream_that_its_worker_has_forgotten_goes_on_in_the_next_one(
         assert answer.tokens == expected.tokens
         assert stream.disclosure.resumed >= 1
         assert f"nothing for stream {stream.id} " in reasons[0]
+
+
+@pytest.mark.parametrize("decoder", ["generator", "kv"])
+async def test_a_service_that_was_frozen_shoots_nobody_when_it_goes_on(
+    tiny: ModelSpec, decoder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 1.6)
+    monkeypatch.setattr(ticks, "OVERSLEPT_S", 1.0)
+    async with running(tiny, decoder=decoder) as rig:
+        expected = await rig.read(await rig.ask(TALK))
+        stream = await rig.ask(TALK)
+        answer = await rig.read(stream, tokens=10)
+        worker = rig.daemon.streams.active
+        assert worker is not None
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.0)  # what it had said before is heard
+        time.sleep(3.0)  # the controller stands still too
+        await asyncio.sleep(0.2)  # it is the first to go on
+        os.kill(worker.pid, signal.SIGCONT)
+        await rig.read(stream, answer)
+
+        assert answer.tokens == expected.tokens
+        assert stream.disclosure.resumed == 0
+        assert [event for event, _ in rig.log.lines if event == "worker_lost"] == []

@@ -224,6 +224,26 @@ async def test_a_worker_that_shows_no_sign_of_life_while_it_has_work_is_shot(
     assert "no sign of life" in told.lost[0]
 
 
+async def test_silence_while_the_caller_was_away_itself_is_no_fault_of_a_worker(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor, told, worker = await ready("wedged", launch)
+    monkeypatch.setattr(supervisor_module, "WEDGED_UNMEASURED_S", 0.2)
+    with pytest.raises(SilentWorkerError):
+        await worker.ping(0.05)  # owed from here on
+    supervisor.shoot_wedged(lambda _: True)
+    await asyncio.sleep(0.3)
+    returned_s = time.monotonic()
+    supervisor.shoot_wedged(lambda _: True, returned_s)
+    at_return = supervisor.falters(worker), bool(told.lost)
+    await asyncio.sleep(0.3)
+    supervisor.shoot_wedged(lambda _: True, returned_s)
+    await until(lambda: bool(told.lost))
+
+    assert at_return == (False, False)
+    assert told.lost
+
+
 async def test_a_question_that_nobody_waits_for_any_more_is_still_to_be_answered(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

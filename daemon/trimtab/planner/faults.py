@@ -10,7 +10,11 @@ from trimtab.domain.knobs import PARKED
 from trimtab.planner.state import Quarantine, State
 
 BARREN_ALLOWED: Final = 5
-"""Workers that die in a row without having produced a token."""
+"""Workers that die in a row, within the window, without having produced a token."""
+
+BARREN_WINDOW_S: Final = 3600.0
+"""Six loads of a big model from a worn card fit in; deaths of different weeks have no cause in
+common."""
 
 BACKOFF_S: Final = 0.5
 """Before the second try after a barren worker; twice as long before each further one."""
@@ -25,27 +29,25 @@ QUARANTINE_MAX_S: Final = 3600.0
 
 def lost(state: State, event: WorkerLost) -> State:
     """The serving worker is gone; too many losses in a short time quarantine its variant."""
-    times = [
-        time_s
-        for time_s in state.losses.get(event.variant, ())
-        if event.at_s - time_s < LOSS_WINDOW_S
-    ]
-    times.append(event.at_s)
-    barren = 0 if event.tokens else state.barren.get(event.variant, 0) + 1
+    losses = _with(state.losses.get(event.variant, ()), event.at_s, LOSS_WINDOW_S)
+    barren_times: tuple[float, ...] = ()
+    if not event.tokens:
+        barren_times = _with(state.barren.get(event.variant, ()), event.at_s, BARREN_WINDOW_S)
+    barren = len(barren_times)
     state = replace(
         state,
-        barren={**state.barren, event.variant: barren},
+        barren={**state.barren, event.variant: barren_times},
         retry_s=event.at_s + (BACKOFF_S * 2 ** (barren - 2) if barren > 1 else 0.0),
         point=PARKED,
         parked=False,
         lost_point=state.point if not state.point.parked else state.lost_point,
-        losses={**state.losses, event.variant: tuple(times)},
+        losses={**state.losses, event.variant: losses},
     )
     if barren > BARREN_ALLOWED:
         reason = f"its worker died {barren} times before it had produced anything"
         return quarantined(state, event.variant, reason, event.at_s)
-    if len(times) > LOSSES_ALLOWED:
-        reason = f"its worker died {len(times)} times within {LOSS_WINDOW_S:.0f} s"
+    if len(losses) > LOSSES_ALLOWED:
+        reason = f"its worker died {len(losses)} times within {LOSS_WINDOW_S:.0f} s"
         return quarantined(state, event.variant, reason, event.at_s)
     return state
 
@@ -60,5 +62,10 @@ def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
         quarantine={**state.quarantine, variant: entry},
         retry_s=at_s,  # the next best needs no rest
         losses={**state.losses, variant: ()},
-        barren={**state.barren, variant: 0},
+        barren={**state.barren, variant: ()},
     )
+
+
+def _with(times: tuple[float, ...], at_s: float, window_s: float) -> tuple[float, ...]:
+    """Those within the window, and this one."""
+    return (*(time_s for time_s in times if at_s - time_s < window_s), at_s)

@@ -156,7 +156,7 @@ class State:
         device: The model of the device; None before there is a model.
         load_s: Load times as measured here.
         losses: Times at which a worker of a variant died, by variant.
-        barren: How many workers of a variant died in a row without a token.
+        barren: Times at which workers of a variant died in a row without a token, by variant.
         retry_s: Before this time no worker is started in the place of one that was lost.
         lost_point: What was in force when the serving worker died; it is tried again.
         quarantine: Variants left out, and those that were until an hour ago.
@@ -205,7 +205,7 @@ class State:
     device: DeviceModel | None = None
     load_s: Mapping[str, float] = field(default_factory=dict)
     losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    barren: Mapping[str, int] = field(default_factory=dict)
+    barren: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     retry_s: float = NEVER_S
     lost_point: OperatingPoint | None = None
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)

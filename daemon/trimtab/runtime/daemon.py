@@ -327,8 +327,9 @@ class Daemon:
         Idle ones are asked whether they live, so that one that hangs is found before the next
         request comes.
         """
-        self.supervisor.shoot_wedged(self.streams.has_work)
-        for worker, reason in self.streams.stalled():
+        awake_s = self._ticks.awake_s
+        self.supervisor.shoot_wedged(self.streams.has_work, awake_s)
+        for worker, reason in self.streams.stalled(awake_s):
             if not self.supervisor.falters(worker):  # else it is silent towards everybody
                 worker.shoot(reason)
         for worker in self.supervisor.unheard():

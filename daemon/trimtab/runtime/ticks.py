@@ -46,6 +46,9 @@ CALM_AFTER_S: Final = 10.0
 CALM_TICK_S: Final = 30.0
 """Time between two full looks then."""
 
+OVERSLEPT_S: Final = 5.0
+"""By so much too late it looks again only if the whole service had stood still."""
+
 
 class Sensors(Protocol):
     """What the loop needs of the sensor suite."""
@@ -118,6 +121,11 @@ class TickLoop:
         on_tick: Takes each full snapshot.
         calm: True if nothing is lost by looking later; asked after each full look.
         report: Told of a look that failed; the next one is taken all the same.
+
+    Attributes:
+        awake_s: Since when it has looked without a break. A service that is frozen, stopped or
+            starved hears nothing, and its workers, which are so with it, say nothing: silence
+            counts from its return.
     """
 
     def __init__(
@@ -142,6 +150,7 @@ class TickLoop:
         self._told_bytes = 0.0
         self._available: float | None = None
         self._looked_s = float("-inf")
+        self.awake_s = float("-inf")
         self._busy_s = clock.monotonic_s()
         self._rest: asyncio.Future[bool] | None = None
 
@@ -214,8 +223,11 @@ class TickLoop:
             now = self._clock.monotonic_s()
             full_s = self._full_s(now)
             due_s = self._looked_s + full_s
-            await self._clock.sleep(max(NEAR_S, min(self._interval_s(full_s), due_s - now)))
-            now = self._clock.monotonic_s()
+            pause_s = max(NEAR_S, min(self._interval_s(full_s), due_s - now))
+            await self._clock.sleep(pause_s)
+            now, meant_s = self._clock.monotonic_s(), now + pause_s
+            if now - meant_s > OVERSLEPT_S:
+                self.awake_s = now
             if now >= due_s:
                 return False
             try:

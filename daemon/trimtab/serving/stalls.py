@@ -15,7 +15,7 @@ from trimtab.workers.supervisor import SLOWEST_DISK_BYTES_S, wedged_after_s
 
 
 def stalled(
-    streams: Sequence[Stream], variant: VariantSpec, at_s: float
+    streams: Sequence[Stream], variant: VariantSpec, at_s: float, awake_s: float
 ) -> list[tuple[Stream, float]]:
     """The streams for which nothing has been done for too long, and for how many seconds.
 
@@ -23,11 +23,12 @@ def stalled(
         streams: All that one worker has; what they wait for is taken note of.
         variant: Of that worker.
         at_s: Now, in monotonic time. To be called on each tick.
+        awake_s: Since when that was done without a break; what was owed before isn't counted.
     """
     patience_s = wedged_after_s(variant) + _moving_s(streams)
     found = []
     for stream in streams:
-        stream.heard_s = max(stream.heard_s, _not_before_s(stream, streams, at_s))
+        stream.heard_s = max(stream.heard_s, awake_s, _not_before_s(stream, streams, at_s))
         silent_s = at_s - stream.heard_s
         if silent_s > patience_s:
             found.append((stream, silent_s))

@@ -195,16 +195,19 @@ class Streams:
         if self._streams:
             self._pump()  # room may have come from somewhere that tells nobody
 
-    def stalled(self) -> list[tuple[Worker, str]]:
+    def stalled(self, awake_s: float = float("-inf")) -> list[tuple[Worker, str]]:
         """Workers that have done nothing for one of their streams for too long, and how long.
 
         To be asked on each tick.
+
+        Args:
+            awake_s: Since when the caller has been there without a break.
         """
         now = self._clock.monotonic_s()
         return [
             (worker, f"it has done nothing for stream {stream.id} for {silent_s:.0f} s")
             for worker in {one.worker for one in self._in_state(StreamState.RUNNING) if one.worker}
-            for stream, silent_s in stalled(self.on(worker), worker.variant, now)
+            for stream, silent_s in stalled(self.on(worker), worker.variant, now, awake_s)
         ]
 
     # ------------------------------------------------------------ crossing over

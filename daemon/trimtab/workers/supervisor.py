@@ -81,6 +81,7 @@ class Supervisor:
         self._argv = argv
         self._numbers = itertools.count(1)
         self._workers: list[Worker] = []
+        self._awake_s = float("-inf")
         self.losses = 0
 
     @property
@@ -152,7 +153,7 @@ class Supervisor:
         """How long a worker that has work has shown no sign of life; 0 for one without."""
         if worker.busy_s is None:
             return 0.0
-        return self._clock.monotonic_s() - max(worker.heard_s, worker.busy_s)
+        return self._clock.monotonic_s() - max(worker.heard_s, worker.busy_s, self._awake_s)
 
     def falters(self, worker: Worker) -> bool:
         """True if it is silent for longer than the longest piece of work that it has."""
@@ -172,7 +173,9 @@ class Supervisor:
             and now - worker.heard_s >= PING_AFTER_S
         ]
 
-    def shoot_wedged(self, has_work: Callable[[Worker], bool]) -> None:
+    def shoot_wedged(
+        self, has_work: Callable[[Worker], bool], awake_s: float = float("-inf")
+    ) -> None:
         """SIGKILL workers that have work and have shown no sign of life for too long.
 
         So are those that answer no question for that long though they owe answers, whatever else
@@ -180,7 +183,10 @@ class Supervisor:
 
         Args:
             has_work: Whether streams wait for a worker; what else it was asked is known here.
+            awake_s: Since when the caller has been there without a break; silence before that
+                isn't a worker's fault.
         """
+        self._awake_s = awake_s
         now = self._clock.monotonic_s()
         for worker in self.workers:
             alive = worker.state in (WorkerState.READY, WorkerState.DRAINING)
@@ -193,8 +199,10 @@ class Supervisor:
             silent_s, patience_s = self.silent_s(worker), wedged_after_s(worker.variant)
             if silent_s > patience_s:
                 worker.shoot(f"no sign of life for {silent_s:.0f} s")
-            elif owes_since_s is not None and now - owes_since_s > patience_s:
-                worker.shoot(f"no answer to a question for {now - owes_since_s:.0f} s")
+            elif owes_since_s is not None:
+                owed_s = now - max(owes_since_s, awake_s)
+                if owed_s > patience_s:
+                    worker.shoot(f"no answer to a question for {owed_s:.0f} s")
 
     # ------------------------------------------------------------ WorkerListener
 
