@@ -255,7 +255,7 @@ def test_what_was_left_of_a_shifted_window_serves_no_further_than_it_was_read(
 
     assert found is not None
     assert found.positions == 64
-    assert pool.take(found, 1).valid == 64
+    assert pool.take(found).valid == 64
     pool.close()
 
 

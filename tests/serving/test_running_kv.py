@@ -213,14 +213,14 @@ async def test_one_that_ends_on_disk_waits_there_for_its_next_turn(
 ) -> None:
     async with running(tiny, placing(), disk=disk) as rig:
         await place(rig, KvPlacement.DISK_ALL)
-        stream = await ask(rig)
+        stream = await ask(rig, text=TALK * 3)
         first = await rig.read(stream, tokens=50)
         await rig.until(lambda: on_disk(stream))
         await rig.read(stream, first)
         await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 1)
         await rig.until(lambda: serves(rig, stream))
         kept = rig.daemon.pool.ledger(), disk.stored_bytes
-        again = await rig.read(await ask(rig))
+        again = await rig.read(await ask(rig, text=TALK * 3))
         positions = len(stream.prompt) + TOKENS - 1
 
         assert kept[0].idle == 0
@@ -234,7 +234,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
 ) -> None:
     async with running(tiny, placing(), disk=disk) as rig:
         await place(rig, KvPlacement.DISK_ALL)
-        stream = await ask(rig)
+        stream = await ask(rig, text=TALK * 3)
         first = await rig.read(stream, tokens=50)
         await rig.until(lambda: on_disk(stream))
         lease = stream.lease
@@ -245,7 +245,7 @@ async def test_what_ended_on_disk_and_was_damaged_costs_a_prefill(
         await rig.until(lambda: serves(rig, stream))
         os.pwrite(file, b"damage", 40)
         os.close(file)
-        again = await rig.read(await ask(rig))
+        again = await rig.read(await ask(rig, text=TALK * 3))
 
         assert again.usage.cached_tokens == 0
         assert again.tokens == first.tokens

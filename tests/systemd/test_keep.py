@@ -13,8 +13,10 @@ from fake_systemd import FakeManager
 
 from trimtab.catalog.load import load_catalog
 from trimtab.domain.models import ModelSpec
+from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.notify import Notifier
 from trimtab.serving.claims import Lease, shape_of
+from trimtab.serving.copies import Copies
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.keep import restore
 from trimtab.serving.pool import Pool
@@ -97,7 +99,7 @@ def test_one_that_goes_on_is_kept_no_longer(
     ended(pool, model)
     answer = pool.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
     assert answer is not None
-    pool.take(answer, 1000)
+    pool.take(answer)
 
     assert manager.passed() == {}
 
@@ -197,15 +199,15 @@ async def test_one_on_disk_comes_back_from_disk(
     answer = later.find(TOKENS, model.variants[0].fingerprint, 1000, everyone=False)
     assert answer is not None
     counted = disk.stored_bytes
-    back = await later.bring_back(answer.idle)
-    segment = answer.idle.lease.segment
+    back = await Copies(later, SystemClock()).lease(answer, 1000, 20.0)
+    assert back is not None
+    segment = back.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
         whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
 
     assert restored.dropped == ()
     assert counted == size > 0
-    assert back
     assert whole
     assert manager.passed() == {}
     later.close()
@@ -237,8 +239,9 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     restored = restore(manager.passed(), later, model, manager.notifier())
     answer = later.find(TOKENS, variant.fingerprint, 1000, everyone=False)
     assert answer is not None
-    back = await later.bring_back(answer.idle)
-    held = answer.idle.lease.segment
+    back = await Copies(later, SystemClock()).lease(answer, 1000, 20.0)
+    assert back is not None
+    held = back.segment
     with mmap.mmap(held.descriptor, held.size_bytes) as memory:
         spans = held.shape.rows(0, len(TOKENS), held.capacity)
         whole = all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
@@ -246,7 +249,6 @@ async def test_one_that_ended_on_disk_comes_back_from_its_file(
     assert early == (0, {})  # nothing is believed before it has its checksum
     assert size == shape.committed_bytes(len(TOKENS), capacity, mmap.PAGESIZE)
     assert restored.dropped == ()
-    assert back
     assert whole
     later.close()
 

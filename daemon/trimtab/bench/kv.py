@@ -31,7 +31,8 @@ from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.daemon import Daemon, Options
 from trimtab.sensors.config import SensorConfig
 from trimtab.sensors.suite import SensorSuite
-from trimtab.serving.claims import Idle
+from trimtab.serving.claims import Found, Idle
+from trimtab.serving.copies import Copies
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.requests import Ended, GenerationRequest
 from trimtab.telemetry.log import get_logger
@@ -139,15 +140,18 @@ async def _round(daemon: Daemon, model: ModelSpec, number: int, prefix: int) -> 
     offload_s = perf_counter() - begun_s
     returned = before - _shared_bytes()
     begun_s = perf_counter()
-    if not await pool.bring_back(idle):
+    whole = Found(idle, idle.lease.valid, idle.view)
+    lease = await Copies(pool, daemon.clock).lease(whole, idle.lease.user, READY_S)
+    if lease is None:
         raise WorkerError("the conversation did not come back")
     restore_s = perf_counter() - begun_s
+    pool.retire(lease, idle.tokens, daemon.clock.monotonic_s(), idle.view)
     return {
         "prefill_s": prefill_s,
         "offload_s": offload_s,
         "restore_s": restore_s,
         "returned": returned / predicted,
-        "shrunk": await _shrink(daemon, idle),
+        "shrunk": await _shrink(daemon, _the_idle(daemon)),
     }
 
 

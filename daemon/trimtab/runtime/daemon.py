@@ -416,6 +416,7 @@ class Daemon:
 
     def _context_changed(self, tokens: int) -> None:
         self._configure(self.gateway.model(), self.controller.policy, tokens)
+        self.pool.limit(tokens)
 
     def _configure(self, model: ModelSpec | None, policy: Policy, context: int) -> None:
         self.gateway.configure(model=model, policy=policy, context=context)

@@ -198,7 +198,6 @@ class Dispatcher:
 
     def _set_context(self, action: SetContext) -> None:
         self._context_changed(action.tokens)
-        self._pool.limit(action.tokens)
         self.point = carried_out(self.point, action)
 
     def _set_pace(self, action: SetPace) -> None:

@@ -7,17 +7,15 @@ from typing import Final
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Policy, Share
 from trimtab.serving.claims import Lease, shape_of
-from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.copies import Copies, worth_waiting_s
+from trimtab.serving.pool import Pool
 from trimtab.serving.room import Room
 from trimtab.serving.stream import Stream
 from trimtab.workers.worker import Worker
 
 OWN_KV: Final = "kv"
-COPY_TAIL_TOKENS: Final = 64
-"""An idle conversation with more than this beyond the shared prefix is copied, not taken over."""
 
 
 class Carrier:
@@ -41,7 +39,7 @@ class Carrier:
         self._clock = clock
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
-        self._copies = 0
+        self._copies = Copies(pool, clock)
 
     def serve(self, model: ModelSpec | None) -> None:
         """The model whose conversations these are; those of another one are given back."""
@@ -56,6 +54,7 @@ class Carrier:
         if self._pool.disk is not None:
             kv = policy.kv
             self._pool.disk.configure(kv.disk_quota_bytes, kv.writes_per_day_bytes)
+            self._pool.keep_to_quota()
 
     def bring(self, stream: Stream, worker: Worker) -> None:
         """Give the stream what it needs to begin, or go on, in this worker.
@@ -100,7 +99,7 @@ class Carrier:
     @property
     def on_its_way(self) -> bool:
         """Whether idle KV that can't make way now soon can."""
-        return self._pool.copying or self._copies > 0
+        return self._pool.copying
 
     def let_go(self, waiting: Sequence[Stream]) -> bool:
         """Take KV from the last of these that has some: it will compute its prompt.
@@ -118,55 +117,25 @@ class Carrier:
         return stream is not None
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
-        """Look for KV that a new stream can begin with; copies what another may still need."""
+        """Look for KV that a new stream can begin with."""
         policy, model, ready = self._policy, self._model, worker.ready
         if policy is None or model is None or ready is None or ready.decoder != OWN_KV:
             return
-        everyone = policy.kv.share is Share.ALL
-        user, fingerprint = stream.request.user, worker.variant.fingerprint
-        # The last token of the prompt is always computed: its logits are the first answer.
-        prompt = stream.prompt[:-1]
+        user, variant = stream.request.user, worker.variant
         found = self._pool.find(
-            prompt,
-            fingerprint,
+            stream.prompt[:-1],  # its last token is always computed: its logits are the answer's
+            variant.fingerprint,
             user,
-            everyone=everyone,
+            everyone=policy.kv.share is Share.ALL,
             view=stream.view,
-            refused=self._refused(model, worker.variant),
+            refused=self._refused(model, variant),
         )
         if found is None:
             return
-        if not await self._pool.bring_back(found.idle):
-            return  # it is lost: the prompt is computed
-        held, whole = found.idle, found.idle.lease.valid
-        source = self._pool.take(found, user)
-        if whole - found.positions <= COPY_TAIL_TOKENS:
-            stream.lease, stream.view = source, found.view
-            return
-        try:
-            stream.lease = await self._copy(source, found.positions)
-            stream.view, stream.source = found.view, source
-        except ServingError:
-            pass  # no room for a copy: the prompt is computed
-        finally:
-            source.valid = whole
-            self._pool.retire(source, held.tokens, self._clock.monotonic_s(), held.view)
-
-    async def _copy(self, source: Lease, length: int) -> Lease:
-        segment = source.segment
-        lease = self._pool.open(
-            segment.shape, segment.capacity, source.fingerprint, source.user, length
-        )
-        self._copies += 1  # until then neither the source nor the copy can make way
-        try:
-            await undisturbed(segment.copy_into, lease.segment, length)
-        except BaseException:
-            self._pool.drop(lease)
-            raise
-        finally:
-            self._copies -= 1
-        lease.valid, lease.writers = length, source.writers
-        return lease
+        patience_s = worth_waiting_s(found.positions, variant)
+        stream.lease = await self._copies.lease(found, user, patience_s)
+        if stream.lease is not None:
+            stream.view, stream.source = found.view, found.idle.lease
 
     def _lease(self, stream: Stream, model: ModelSpec, variant: VariantSpec) -> Lease:
         # One capacity for all, so that any conversations can be decoded together; what isn't

@@ -24,6 +24,7 @@ class Lease:
         granted: Tokens that may be written.
         valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
         writers: Names of the variants that computed it, or may have.
+        filling: True while a thread writes into the segment: it can't be closed.
     """
 
     segment: Segment
@@ -32,6 +33,7 @@ class Lease:
     granted: int = 0
     valid: int = 0
     writers: tuple[str, ...] = ()
+    filling: bool = False
 
     def written_by(self, variant: str) -> None:
         """A variant computes KV in it from now on."""
@@ -49,8 +51,7 @@ class Idle:
         tokens: The conversation's token ids as far as its KV goes, forgotten ones included.
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
-        busy: True while it is being written or read: it can't be taken or dropped.
-        returning: True while it is being read back: it holds memory, and is on disk still.
+        busy: True while it is being written, read or copied: it can't be taken or dropped.
         refused: True if it may be wrong: it serves nobody, and goes like any other.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
         view: Which of the tokens its KV holds.
@@ -61,7 +62,6 @@ class Idle:
     used_s: float
     stored: Stored | None = None
     busy: bool = False
-    returning: bool = False
     refused: bool = False
     kept: str = ""
     view: View = WHOLE
@@ -74,6 +74,11 @@ class Idle:
         self.lease.valid = self.lease.granted = positions
 
     @property
+    def wrong(self) -> bool:
+        """True if nobody may go on with it."""
+        return self.refused or (self.stored is not None and self.stored.doubtful)
+
+    @property
     def sealed(self) -> bool:
         """True if it can be believed: what is on disk has its checksum."""
         return self.stored is None or self.stored.checksum is not None
@@ -81,8 +86,7 @@ class Idle:
     @property
     def memory_bytes(self) -> int:
         """What it holds in memory."""
-        away = self.stored is not None and not self.returning
-        return 0 if away else kv_bytes(self.lease, self.lease.valid)
+        return 0 if self.stored is not None else kv_bytes(self.lease, self.lease.valid)
 
 
 @dataclass(frozen=True, slots=True)

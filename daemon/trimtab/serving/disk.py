@@ -88,7 +88,6 @@ class FileSegment(Segment):
         self.size_bytes = shape.segment_bytes(capacity)
         self._tokens = tokens
         self._descriptor = descriptor
-        self._open = True
         self.claim = claim
         self._closed = closed
         self._doubtful = False
@@ -109,7 +108,7 @@ class FileSegment(Segment):
         Raises:
             ServingError: There is no descriptor left.
         """
-        if not self._open:
+        if self._descriptor < 0:
             return None
         try:
             return os.dup(self._descriptor)
@@ -128,10 +127,10 @@ class FileSegment(Segment):
         if self._doubtful:
             raise ServingError("the disk has failed to write it", code="kv_disk_failed")
         self.cut(tokens)
-        self._open = False
         size_bytes = self.predicted_bytes(tokens)
         self._closed(self.claim, size_bytes)
         self._left = Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
+        self._descriptor = -1
         return self._left
 
     def doubt(self) -> None:
@@ -145,7 +144,7 @@ class FileSegment(Segment):
 
     def close(self) -> None:
         """Give the space back as soon as no worker maps it any more."""
-        if self._open:
+        if self._descriptor >= 0:
             super().close()
             self._closed(self.claim, 0)
 
@@ -153,7 +152,7 @@ class FileSegment(Segment):
 class KvDisk:
     """The disk side of the pool.
 
-    `write` and `read` block for as long as the disk takes: call them off the loop, one at a time.
+    `write`, `read` and `seal` block for as long as the disk takes: call them off the loop.
 
     Args:
         folder: A private directory, made if it is missing.
@@ -167,6 +166,7 @@ class KvDisk:
         running: For running conversations, whose KV has to be computed again where the disk fails
             to write it: that others can be written says nothing for them.
         stored_bytes: What is taken of the quota.
+        late: Reads under way that nobody waits for any more.
     """
 
     def __init__(self, folder: Path, mounts: str) -> None:
@@ -187,6 +187,7 @@ class KvDisk:
         self.running = Rest()
         self.writes = WriteBudget()
         self.stored_bytes = 0
+        self.late = 0
 
     def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
         """The policy's quota and daily write budget."""
@@ -205,7 +206,7 @@ class KvDisk:
             return reason
         return "" if self.writes.has_room(size_bytes, at_s) else "today's write budget is used up"
 
-    def over_quota(self, size_bytes: int) -> bool:
+    def over_quota(self, size_bytes: int = 0) -> bool:
         """True if so much more has no room until something that is stored goes."""
         most = self._quota_bytes - size_bytes
         return self.stored_bytes > most >= 0
@@ -294,8 +295,15 @@ class KvDisk:
             ) from error
         return Stored(descriptor, tokens, size_bytes, checksum)
 
-    def read(self, stored: Stored, segment: Segment) -> bool:
-        """Bring a stored conversation back into a segment. Blocking.
+    def read(self, stored: Stored, segment: Segment, tokens: int) -> bool:
+        """Bring the first positions of a stored conversation back into a segment. Blocking.
+
+        All of it is read, since the checksum is of all.
+
+        Args:
+            stored: The conversation.
+            segment: An empty one of the same shape and capacity as it came from.
+            tokens: How many positions are wanted.
 
         Returns:
             False if the content isn't what was written; the segment is garbage then.
@@ -305,16 +313,14 @@ class KvDisk:
         """
         checksum, at = 0, 0
         try:
+            wanted_bytes = tokens * segment.shape.position_bytes
             for span in segment.shape.rows(0, stored.tokens, segment.capacity):
-                source = span.offset if stored.spread else at
+                source, rest = span.offset if stored.spread else at, span.length - wanted_bytes
+                target = segment.descriptor
                 checksum = _copy(
-                    stored.descriptor,
-                    source,
-                    segment.descriptor,
-                    span.offset,
-                    span.length,
-                    checksum,
+                    stored.descriptor, source, target, span.offset, wanted_bytes, checksum
                 )
+                checksum = _summed(stored.descriptor, source + wanted_bytes, rest, checksum)
                 at += span.length
             os.posix_fadvise(stored.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:

@@ -151,6 +151,8 @@ def restore(
 ) -> Restored:
     """Give the pool what an earlier controller left with the service manager, and go on keeping.
 
+    What was used last comes first, in case there is no room for all.
+
     Args:
         passed: Descriptors by name; all that are ours are taken over or closed.
         pool: Gets the conversations; it keeps its later ones with the manager too.
@@ -162,14 +164,22 @@ def restore(
     ours = {name: fds for name, fds in passed.items() if name.startswith(NAME)}
     numbers = [int(name[len(NAME) :]) for name in ours if name[len(NAME) :].isdecimal()]
     pool.keeper = Keeper(manager, max(numbers, default=0) + 1)
-    dropped = []
+    came, dropped = [], {}
     for name, descriptors in ours.items():
         try:
-            pool.adopt(_conversation(descriptors, model, name))
+            came.append(_conversation(descriptors, model, name))
         except StateError as error:
-            dropped.append(f"{name}: {error.message}")
-            manager.forget(name)
-    return Restored(len(ours) - len(dropped), tuple(dropped))
+            dropped[name] = error.message
+    for idle in sorted(came, key=lambda idle: idle.used_s, reverse=True):
+        name = idle.kept
+        try:
+            pool.adopt(idle)
+        except StateError as error:
+            dropped[name] = error.message
+    for name in dropped:
+        manager.forget(name)
+    reasons = tuple(f"{name}: {reason}" for name, reason in dropped.items())
+    return Restored(len(ours) - len(dropped), reasons)
 
 
 def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str) -> Idle:

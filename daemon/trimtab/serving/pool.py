@@ -8,11 +8,9 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
@@ -21,8 +19,7 @@ from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
 from trimtab.serving.disk import FileSegment, KvDisk, Stored
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
-
-T = TypeVar("T")
+from trimtab.serving.threads import undisturbed
 
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
@@ -41,6 +38,7 @@ class Pool:
         self.disk = disk
         self.keeper: Keeps | None = None
         self._cap_bytes: int | None = None
+        self._most_tokens: int | None = None
         self._leases: list[Lease] = []
         self._idle: list[Idle] = []
         self._reused_tokens = 0
@@ -125,6 +123,8 @@ class Pool:
 
         On disk it stays where it is, and counts once `seal` has been over it.
         """
+        if self._most_tokens is not None:
+            lease.valid = min(lease.valid, self._most_tokens)
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
             self.drop(lease)
             return
@@ -162,6 +162,9 @@ class Pool:
                 self._evict(idle)
                 raise StateError("there is no disk for it any more")
             self.disk.stored_bytes += idle.stored.size_bytes
+            if self.disk.over_quota():
+                self._evict(idle)
+                raise StateError("the disk quota has no room for it")
         if self._cap_bytes is not None and self._charged() > self._cap_bytes:
             self._evict(idle)
             raise StateError("the KV pool has no room for it")
@@ -192,25 +195,47 @@ class Pool:
             idle
             for idle in self._idle
             if not idle.busy
-            and not idle.refused
+            and not idle.wrong
             and idle.sealed
+            and (idle.stored is None or not self._disk_is_late)
             and idle.lease.fingerprint == fingerprint
             and refused.isdisjoint(idle.lease.writers)
             and (everyone or idle.lease.user == user)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
 
-    def take(self, found: Found, user: int | None) -> Lease:
+    def take(self, found: Found) -> Lease:
         """Go on with an idle segment: the positions that were found are valid."""
         idle, lease = found.idle, found.idle.lease
         self._idle.remove(idle)
         self._forget(idle)
-        lease.user = user
-        lease.valid = found.positions
         lease.granted = max(found.positions, lease.granted)
         self._leases.append(lease)
+        return self.reuse(found, lease)
+
+    def reuse(self, found: Found, lease: Lease) -> Lease:
+        """A claim begins with the positions that were found: they are in its segment."""
+        lease.valid, lease.writers = found.positions, found.idle.lease.writers
         self._reused_tokens += found.positions
         return lease
+
+    def let_go(self, idle: Idle) -> bool:
+        """Nobody is at work on it any more.
+
+        Returns:
+            False if it has turned out to be wrong meanwhile: it has been forgotten.
+        """
+        idle.busy = False
+        if idle.wrong:
+            self._evict(idle)
+            return False
+        self._shorten(idle)
+        return True
+
+    def leave_disk(self, idle: Idle) -> None:
+        """A stored conversation goes on in memory: its file is of no use any more."""
+        self._idle.remove(idle)
+        self._close(idle)
 
     def distrust(self, lease: Lease) -> None:
         """What a conversation left behind may be wrong: it serves nobody any more."""
@@ -247,16 +272,13 @@ class Pool:
     def limit(self, tokens: int) -> int:
         """Conversations may only go on with so many tokens: what idle ones hold beyond goes back.
 
+        Those that run keep what they have until they end.
+
         Returns:
             Bytes given back, as the kernel counts them.
         """
-        freed = 0
-        for idle in self._idle:
-            if idle.stored is None and not idle.busy and idle.lease.valid > tokens:
-                idle.shorten(tokens)
-                freed += idle.lease.segment.cut(tokens)
-                self._keep(idle)  # what was kept says more than is there now
-        return freed
+        self._most_tokens = tokens
+        return sum(self._shorten(idle) for idle in self._idle if not idle.busy)
 
     # ------------------------------------------------------------ disk
 
@@ -286,12 +308,13 @@ class Pool:
             disk.failed(error.message, at_s)
             return error.message
         finally:
-            idle.busy = False
             if idle.stored is None:
                 disk.unclaim(claim)
+            right = self.let_go(idle)
         disk.worked()
-        lease.segment.cut(0)
-        self._keep(idle)  # what was kept had its KV in memory
+        if right:
+            lease.segment.cut(0)
+            self._keep(idle)  # what was kept had its KV in memory
         return ""
 
     def room_on_disk(self, size_bytes: int, at_s: float) -> str:
@@ -304,12 +327,17 @@ class Pool:
             return "there is no disk for it"
         if reason := disk.forbids(size_bytes, at_s):
             return reason
+        self.keep_to_quota(size_bytes)
+        return disk.room_for(size_bytes, at_s)
+
+    def keep_to_quota(self, more_bytes: int = 0) -> None:
+        """Conversations on disk that were used longest ago make way, also for so much more."""
         while (
-            disk.over_quota(size_bytes)
+            self.disk is not None
+            and self.disk.over_quota(more_bytes)
             and (idle := self._oldest(in_memory=False, on_disk=True)) is not None
         ):
             self._evict(idle)
-        return disk.room_for(size_bytes, at_s)
 
     def to_seal(self) -> Idle | None:
         """A conversation that ended on disk and has no checksum yet; None if there is none."""
@@ -335,58 +363,30 @@ class Pool:
             reason = error.message
             disk.failed(reason, at_s)
         finally:
-            idle.busy = False
-        if idle.sealed and not stored.doubtful:
+            right = self.let_go(idle)
+        if right:
             self._keep(idle)
-        else:
-            self._evict(idle)
         return reason
 
     def doubt(self, segment: FileSegment) -> None:
         """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
         segment.doubt()
         for idle in self._movable(in_memory=False, on_disk=True):
-            if idle.stored is not None and idle.stored.doubtful:
+            if idle.wrong:
                 self._evict(idle)
 
-    async def bring_back(self, idle: Idle) -> bool:
-        """Bring an idle conversation's KV back into memory.
-
-        Returns:
-            False if it can't be brought back or isn't what was written: it has been forgotten.
-        """
-        disk, stored, lease = self.disk, idle.stored, idle.lease
-        if disk is None or stored is None:
-            return True
-        right = False
-        if self._make_room(kv_bytes(lease, stored.tokens)):
-            idle.busy = idle.returning = True
-            try:
-                right = await undisturbed(disk.read, stored, lease.segment)
-            except ServingError:
-                pass
-            except BaseException:
-                lease.segment.cut(0)  # it stays on disk: nobody counts what is in memory
-                raise
-            finally:
-                idle.busy = idle.returning = False
-        right = right and not stored.doubtful
-        self._forget(idle)
-        disk.give_up(stored)
-        idle.stored = None
-        if not right:
-            self._evict(idle)
-        return right
-
     def close(self) -> None:
-        """Give everything back, but what the service manager keeps for the next controller."""
-        for idle in [idle for idle in self._idle if idle.kept]:
+        """Give everything back, but what the service manager keeps for the next controller.
+
+        What a thread is at work on ends with the process.
+        """
+        for idle in [idle for idle in self._idle if idle.kept and not idle.busy]:
             self._idle.remove(idle)
             idle.lease.segment.close()
             if idle.stored is not None:
                 idle.stored.close()
         self.release_all()
-        for lease in list(self._leases):
+        for lease in [lease for lease in self._leases if not lease.filling]:
             self.drop(lease)
 
     def ledger(self) -> Ledger:
@@ -475,6 +475,20 @@ class Pool:
             if not idle.busy and (in_memory if idle.stored is None else on_disk)
         ]
 
+    @property
+    def _disk_is_late(self) -> bool:
+        return self.disk is not None and self.disk.late > 0
+
+    def _shorten(self, idle: Idle) -> int:
+        """Give back what it holds in memory beyond what conversations may go on with."""
+        most = self._most_tokens
+        if most is None or idle.stored is not None or idle.lease.valid <= most:
+            return 0
+        idle.shorten(most)
+        freed = idle.lease.segment.cut(most)
+        self._keep(idle)  # what was kept says more than is there now
+        return freed
+
     def _keep(self, idle: Idle) -> None:
         self._forget(idle)
         if self.keeper is not None:
@@ -487,6 +501,10 @@ class Pool:
 
     def _evict(self, idle: Idle) -> int:
         self._idle.remove(idle)
+        self._evicted += 1
+        return self._close(idle)
+
+    def _close(self, idle: Idle) -> int:
         committed = idle.lease.segment.committed_bytes()
         # Punched first: a worker that still maps it must not keep the memory, nor the manager.
         idle.lease.segment.cut(0)
@@ -494,29 +512,7 @@ class Pool:
         idle.lease.segment.close()
         if idle.stored is not None and self.disk is not None:
             self.disk.give_up(idle.stored)
-        self._evicted += 1
         return committed
-
-
-async def undisturbed(
-    work: Callable[..., T], *args: Any, undo: Callable[[T], None] | None = None
-) -> T:
-    """Run blocking work in a thread; a cancellation waits for it, since threads can't be stopped.
-
-    Descriptors that the thread uses are never closed under it. What it made and nobody waits for
-    any more is undone.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):  # we know, and are about to say so
-                await asyncio.wait([running])
-        failed = running.exception() is not None
-        if undo is not None and not failed:
-            undo(running.result())
-        raise
 
 
 def _stepped(lease: Lease, tokens: int) -> int:

@@ -3,21 +3,28 @@
 A shifted conversation's KV has seen what it forgot, and stands at other positions: it only serves
 prompts that continue it past the context, never one that would fit whole. Its first tokens, which
 never move, serve everybody.
+
+What is on disk has to be read before any of it serves, and all of it for its checksum. So a short
+beginning that a prompt shares with a long conversation there is computed.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import Final
 
 from trimtab.domain.view import View
 from trimtab.serving.claims import Found, Idle
+
+READ_RATIO: Final = 0.1
+"""What a position on disk costs ÷ computing one: twice what `bench kv` allows, to be clearly so."""
 
 
 def cheapest(
     prompt: array[int], view: View, conversations: Iterable[Idle], least: int
 ) -> Found | None:
-    """The conversation that leaves the fewest tokens to compute.
+    """The conversation that leaves the fewest tokens to compute, with those to read in proportion.
 
     Args:
         prompt: All its token ids.
@@ -29,13 +36,18 @@ def cheapest(
         None where computing the prompt costs no more.
     """
     best: Found | None = None
-    cost = view.cached(len(prompt))
+    cost = float(view.cached(len(prompt)))
     for idle in conversations:
         found = _served_by(idle, common_prefix(prompt, idle.tokens), view)
-        left = found.view.cached(len(prompt)) - found.positions
+        left = found.view.cached(len(prompt)) - found.positions + READ_RATIO * _to_read(idle)
         if found.positions >= least and left < cost:
             best, cost = found, left
     return best
+
+
+def _to_read(idle: Idle) -> int:
+    """Positions that are read from disk before any of them serves."""
+    return 0 if idle.stored is None else idle.stored.tokens
 
 
 def _served_by(idle: Idle, shared: int, view: View) -> Found:

@@ -15,9 +15,10 @@ from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
 from trimtab.serving.disk import FileSegment, KvDisk, write_back
-from trimtab.serving.pool import GRANT_TOKENS, Pool, undisturbed
+from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
+from trimtab.serving.threads import undisturbed
 
 MOVE_DEADLINE_S: Final = 10.0
 POLL_S: Final = 0.005

@@ -49,7 +49,6 @@ class Segment:
             self._descriptor = make_segment_file(self.size_bytes)
         except OSError as error:
             raise _refused(error) from error
-        self._open = True
 
     @staticmethod
     def capacity_for(shape: KvShape, tokens: int) -> int:
@@ -80,7 +79,6 @@ class Segment:
         adopted.capacity = capacity
         adopted.size_bytes = size_bytes
         adopted._descriptor = descriptor
-        adopted._open = True
         return adopted
 
     @property
@@ -90,12 +88,14 @@ class Segment:
 
     @property
     def descriptor(self) -> int:
-        """To be passed to a worker; it stays ours."""
+        """To be passed to a worker; it stays ours. -1 once it is closed."""
         return self._descriptor
 
     def committed_bytes(self) -> int:
         """Memory that it really takes now, as the kernel counts it."""
-        return os.fstat(self._descriptor).st_blocks * _BLOCK_BYTES if self._open else 0
+        if self._descriptor < 0:
+            return 0
+        return os.fstat(self._descriptor).st_blocks * _BLOCK_BYTES
 
     def predicted_bytes(self, tokens: int) -> int:
         """What it takes with so many positions written, in whole pages."""
@@ -138,9 +138,9 @@ class Segment:
 
     def close(self) -> None:
         """Give everything back as soon as no worker maps it any more."""
-        if self._open:
-            self._open = False
+        if self._descriptor >= 0:
             os.close(self._descriptor)
+            self._descriptor = -1
 
     def _copy_span(self, other: Segment, offset: int, length: int) -> None:
         os.lseek(other._descriptor, offset, os.SEEK_SET)

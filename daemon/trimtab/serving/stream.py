@@ -94,7 +94,7 @@ class Stream:
         self.promised = 0  # tokens that it was to begin with, and that are computed after all
         self.shifts = 0
         self.lease: Lease | None = None  # of a KV segment; None where the worker has its own KV
-        self.source: Lease | None = None  # of the idle segment that its KV was copied from
+        self.source: Lease | None = None  # of the idle conversation that its KV came from
         self.moving: Lease | None = None  # of the segment that its KV is being moved into
         self.not_moved = ""  # why the last move into another segment wasn't made
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain

@@ -1,0 +1,44 @@
+"""Blocking work beside the loop, in threads: they can't be stopped, and use descriptors of ours.
+
+A disk may hang for minutes, or for ever, and a thread with it. Work on KV disks has threads of its
+own, so that nobody else's is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_DISK_THREADS: Final = ThreadPoolExecutor(4, "kv-disk")
+
+
+def on_disk(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Begin work on a disk, for somebody who may not wait for its end."""
+    return asyncio.get_running_loop().run_in_executor(_DISK_THREADS, partial(work, *args))
+
+
+async def undisturbed(
+    work: Callable[..., T], *args: Any, undo: Callable[[T], None] | None = None
+) -> T:
+    """Do work on a disk; a cancellation waits for its end.
+
+    Descriptors that the thread uses are never closed under it. What it made and nobody waits for
+    any more is undone.
+    """
+    running = on_disk(work, *args)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):  # we know, and are about to say so
+                await asyncio.wait([running])
+        failed = running.exception() is not None
+        if undo is not None and not failed:
+            undo(running.result())
+        raise
