@@ -6,6 +6,7 @@ import asyncio
 import mmap
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 from fake_systemd import FakeManager
 from rig import running
 from test_continuity import TALK
-from test_kv_disk import SHAPE, SIZE, TOKENS, Gate, conversation, on_disk, until
+from test_kv_disk import SHAPE, SIZE, TOKENS, Gate, content, conversation, on_disk, until
 from test_streams import Scene, carrying
 
 from policies_for_tests import MIB
-from trimtab.domain.actions import SetContext
+from trimtab.domain.actions import HandoverMode, SetContext, SwitchWorker
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import Policy, Share
 from trimtab.serving.claims import Idle
@@ -207,6 +208,61 @@ async def test_short_chats_beside_a_long_conversation_on_disk_write_and_read_onl
         assert disk.writes.counted_bytes < 1.5 * stored
 
 
+async def test_a_next_turn_takes_its_kv_from_a_disk_that_is_writing_it(
+    stage: Stage, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = await stage.left(LONG)
+    gate = Gate(disk.write)
+    monkeypatch.setattr(disk, "write", gate)
+    writes = asyncio.ensure_future(stage.pool.offload(idle, 0.0))
+    await gate.begun()
+    shares = await stage.begin([*SYSTEM_PROMPT, 499])
+    goes_on = await stage.begin([*LONG, 499])
+    gate.open()
+    refused = await writes
+
+    assert stage.begun_with(shares) == 0  # a copy could lose its source in the middle
+    assert stage.begun_with(goes_on) == len(LONG)
+    assert refused == ""
+    assert disk.stored_bytes == 0
+
+
+async def test_what_is_taken_from_a_disk_that_is_writing_it_is_whole(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = conversation(pool)
+    before = content(idle.lease)
+    gate = Gate(disk.write)
+    monkeypatch.setattr(disk, "write", gate)
+    writes = asyncio.ensure_future(pool.offload(idle, 0.0))
+    await gate.begun()
+    found = pool.find([*TOKENS, 9999], "f", 1, everyone=False)
+    assert found is not None
+    lease = pool.take(found)
+    gate.open()
+    await writes
+
+    assert content(lease) == before
+    assert disk.stored_bytes == 0
+
+
+async def test_a_next_turn_that_ends_while_a_disk_still_writes_is_no_failure_of_the_disk(
+    stage: Stage, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = await stage.left(LONG)
+    gate = Gate(disk.write)
+    monkeypatch.setattr(disk, "write", gate)
+    writes = asyncio.ensure_future(stage.pool.offload(idle, 0.0))
+    await gate.begun()
+    await stage.left([*LONG, 499])
+    stage.pool.release_all()
+    gate.open()
+
+    assert await writes == ""
+    assert disk.forbids(1, 0.0) == ""
+    assert (stage.pool.ledger().idle_count, disk.stored_bytes) == (0, 0)
+
+
 # ---------------------------------------------------------------- a disk that hangs
 
 
@@ -367,6 +423,18 @@ async def test_what_ends_after_the_context_has_shrunk_holds_no_more_than_fits(
         await rig.until(lambda: rig.daemon.pool.ledger().idle_count == 1)
 
         assert len(answer.tokens) == 300  # it keeps what it was admitted with
+        assert rig.daemon.pool.ledger().idle == 256 * BYTES_PER_TOKEN
+
+
+async def test_a_switch_to_a_smaller_context_gives_back_what_idle_conversations_hold_beyond_it(
+    tiny: ModelSpec,
+) -> None:
+    async with running(tiny) as rig:
+        await rig.read(await rig.ask(TALK * 20, max_tokens=5))
+        point = replace(rig.daemon.dispatcher.point, variant="int8", context=256)
+        rig.daemon.dispatcher.execute([SwitchWorker(10**6, point, HandoverMode.MAKE_BEFORE_BREAK)])
+        await rig.daemon.dispatcher.finished()
+
         assert rig.daemon.pool.ledger().idle == 256 * BYTES_PER_TOKEN
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
 from trimtab.domain.view import WHOLE, View
 from trimtab.serving.disk import Stored
 from trimtab.serving.segments import Segment
+from trimtab.serving.write_budget import Claim
+
+TAIL_TOKENS: Final = 64
+"""An idle conversation with more than this beyond the shared prefix is copied, not taken over."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,9 @@ class Idle:
         tokens: The conversation's token ids as far as its KV goes, forgotten ones included.
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
-        busy: True while it is being written, read or copied: it can't be taken or dropped.
+        busy: True while it is being written, read or copied: it can't be dropped, and only taken if
+            it is leaving.
+        leaving: The claim on the disk to which it is being written; its KV is still in memory.
         refused: True if it may be wrong: it serves nobody, and goes like any other.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
         view: Which of the tokens its KV holds.
@@ -62,6 +68,7 @@ class Idle:
     used_s: float
     stored: Stored | None = None
     busy: bool = False
+    leaving: Claim | None = None
     refused: bool = False
     kept: str = ""
     view: View = WHOLE
@@ -102,6 +109,11 @@ class Found:
     idle: Idle
     positions: int
     view: View
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the prompt leaves hardly anything of the conversation aside."""
+        return self.idle.lease.valid - self.positions <= TAIL_TOKENS
 
 
 @dataclass(slots=True)

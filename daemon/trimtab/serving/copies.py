@@ -20,9 +20,6 @@ from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 from trimtab.serving.threads import on_disk
 
-COPY_TAIL_TOKENS: Final = 64
-"""An idle conversation with more than this beyond the shared prefix is copied, not taken over."""
-
 LEAST_WAIT_S: Final = 2.0
 """A card that sleeps takes a second to answer."""
 
@@ -61,8 +58,7 @@ class Copies:
             None if it can't be had now: the prompt is to be computed.
         """
         idle = found.idle
-        left_tokens = idle.lease.valid - found.positions
-        goes_on = idle.lease.user == user and left_tokens <= COPY_TAIL_TOKENS
+        goes_on = found.goes_on and idle.lease.user == user
         if goes_on and idle.stored is None:
             return self._pool.take(found)
         lease = await self._copy(found, user, patience_s)

@@ -20,6 +20,7 @@ from trimtab.serving.disk import FileSegment, KvDisk, Stored
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 from trimtab.serving.threads import undisturbed
+from trimtab.serving.write_budget import Claim
 
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
@@ -194,7 +195,7 @@ class Pool:
         may_serve = (
             idle
             for idle in self._idle
-            if not idle.busy
+            if (not idle.busy or (idle.leaving is not None and idle.lease.user == user))
             and not idle.wrong
             and idle.sealed
             and (idle.stored is None or not self._disk_is_late)
@@ -205,8 +206,12 @@ class Pool:
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
 
     def take(self, found: Found) -> Lease:
-        """Go on with an idle segment: the positions that were found are valid."""
+        """Go on with an idle segment: the positions that were found are valid.
+
+        If a disk is taking it, what is written of it is given up.
+        """
         idle, lease = found.idle, found.idle.lease
+        idle.leaving = None
         self._idle.remove(idle)
         self._forget(idle)
         lease.granted = max(found.positions, lease.granted)
@@ -287,10 +292,13 @@ class Pool:
         return self._oldest()
 
     async def offload(self, idle: Idle, at_s: float) -> str:
-        """Move an idle conversation's KV to disk.
+        """Move an idle conversation's KV to disk, unless its next turn comes before that is done.
 
         Returns:
             Why it was not done, in words; empty if it was.
+
+        Raises:
+            ServingError: There is no descriptor left.
         """
         disk, lease = self.disk, idle.lease
         if disk is None:
@@ -298,19 +306,17 @@ class Pool:
         size_bytes = lease.segment.packed_bytes(lease.valid)
         if reason := self.room_on_disk(size_bytes, at_s):
             return reason
-        claim = disk.claim(size_bytes, at_s)
-        idle.busy = True
+        source = lease.segment.again()  # its next turn may end, too, before that is done
+        claim, stored = disk.claim(size_bytes, at_s), None
+        idle.busy, idle.leaving = True, claim
         try:
-            idle.stored = await undisturbed(
-                disk.write, claim, lease.segment, lease.valid, undo=Stored.close
-            )
+            stored = await undisturbed(disk.write, claim, source, lease.valid, undo=Stored.close)
         except ServingError as error:
             disk.failed(error.message, at_s)
             return error.message
         finally:
-            if idle.stored is None:
-                disk.unclaim(claim)
-            right = self.let_go(idle)
+            source.close()
+            right = self._written(idle, claim, stored)
         disk.worked()
         if right:
             lease.segment.cut(0)
@@ -474,6 +480,19 @@ class Pool:
             for idle in self._idle
             if not idle.busy and (in_memory if idle.stored is None else on_disk)
         ]
+
+    def _written(self, idle: Idle, claim: Claim, stored: Stored | None) -> bool:
+        """A write has ended; whether the conversation is on disk now, and to be believed."""
+        assert self.disk is not None
+        taken = idle.leaving is not claim
+        if stored is not None and taken:
+            stored.close()
+        if stored is None or taken:
+            self.disk.unclaim(claim)
+        if taken:
+            return False
+        idle.leaving, idle.stored = None, stored
+        return self.let_go(idle)
 
     @property
     def _disk_is_late(self) -> bool:

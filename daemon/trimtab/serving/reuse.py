@@ -39,6 +39,8 @@ def cheapest(
     cost = float(view.cached(len(prompt)))
     for idle in conversations:
         found = _served_by(idle, common_prefix(prompt, idle.tokens), view)
+        if idle.busy and not found.goes_on:
+            continue  # what a disk is taking can be taken from it, not copied
         left = found.view.cached(len(prompt)) - found.positions + READ_RATIO * _to_read(idle)
         if found.positions >= least and left < cost:
             best, cost = found, left

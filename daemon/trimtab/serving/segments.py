@@ -136,6 +136,17 @@ class Segment:
         except OSError as error:
             raise _refused(error) from error
 
+    def again(self) -> Segment:
+        """The same memory under a descriptor of its own, which stays when this one is closed.
+
+        Raises:
+            ServingError: There is no descriptor left.
+        """
+        try:
+            return Segment.adopt(self.shape, self.capacity, os.dup(self._descriptor))
+        except OSError as error:
+            raise _refused(error) from error
+
     def close(self) -> None:
         """Give everything back as soon as no worker maps it any more."""
         if self._descriptor >= 0:
