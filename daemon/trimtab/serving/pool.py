@@ -251,7 +251,7 @@ class Pool:
 
     @property
     def copying(self) -> bool:
-        """True while idle KV goes to a disk or comes back: until then it can't make way."""
+        """True while idle KV is written, read or copied: until that is done it can't make way."""
         return any(idle.busy for idle in self._idle)
 
     # ------------------------------------------------------------ relief
