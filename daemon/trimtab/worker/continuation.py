@@ -21,8 +21,9 @@ def keep_ids(
 ) -> list[int]:
     """The prompt with the ids of what it goes on with, as far as their text is the same.
 
-    The rest is tokenized for itself. So that this is the same as in one piece, it begins where the
-    known ids end or with a special token, and the text of the whole is compared.
+    The rest is tokenized for itself. So that this is the same as in one piece, it begins with a
+    special token or, if all the known ids fit, where their last whole character ends; and the text
+    of the whole is compared.
 
     Args:
         prompt: All its token ids, as the tokenizer writes them.
@@ -62,14 +63,17 @@ def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
 def _as_far_as(text: str, known: Sequence[int], vocabulary: Vocabulary) -> tuple[int, int]:
     """How many of the known ids a text begins with, and how many characters of it they are."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    kept = length = at = 0
+    special = whole = (0, 0)
+    at = 0
     for number, token in enumerate(known):
+        if token in vocabulary.special and whole[0] == number:
+            special = whole
         piece = decoder.decode(vocabulary.raw_bytes(token))
         if not text.startswith(piece, at):
-            break
+            return special
         at += len(piece)
-        whole = not decoder.getstate()[0]
-        following = known[number + 1] if number + 1 < len(known) else None
-        if whole and (following is None or following in vocabulary.special or at == len(text)):
-            kept, length = number + 1, at
-    return kept, length
+        if not decoder.getstate()[0]:
+            whole = (number + 1, at)
+        if at == len(text):
+            break
+    return whole
