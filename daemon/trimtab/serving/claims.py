@@ -28,6 +28,7 @@ class Lease:
         granted: Tokens that may be written.
         valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
         writers: Names of the variants that computed it, or may have.
+        said: Keys of what was said in it (`serving.said`), once its stream has ended.
         filling: True while a thread writes into the segment: it can't be closed.
     """
 
@@ -37,6 +38,7 @@ class Lease:
     granted: int = 0
     valid: int = 0
     writers: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     filling: bool = False
 
     def written_by(self, variant: str) -> None:
