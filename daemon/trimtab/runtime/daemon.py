@@ -266,6 +266,7 @@ class Daemon:
             worker_bytes=held,
             running_bytes=ledger.leased,
             filed_bytes=ledger.filed,
+            unwritten_bytes=ledger.unwritten,
         )
 
     def look(self) -> None:

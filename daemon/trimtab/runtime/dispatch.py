@@ -214,26 +214,26 @@ class Dispatcher:
         self.point = carried_out(self.point, action)
 
     async def _place_kv(self, action: PlaceIdleKv) -> None:
-        """Running conversations' KV now; idle ones' follows on ticks, beside whatever comes.
+        """Running conversations' KV goes to files now; all else follows beside whatever comes.
 
-        Writing it may take half a minute on a slow disk, in which memory can run short.
+        What a disk has to write may take it half a minute, in which memory can run short, and one
+        that hangs never has it.
 
         Raises:
             ServingError: Running conversations' can't be moved.
         """
         self.point = carried_out(self.point, action)
-        on_disk = action.placement is KvPlacement.DISK_ALL
         if self._pool.disk is not None:
             self._pool.disk.try_again()  # a plan counts on it: else everything may be parked
-        move = self.running_kv.to_disk if on_disk else self.running_kv.to_memory
-        if reason := await move():
+        if action.placement is not KvPlacement.DISK_ALL:
+            return
+        if reason := await self.running_kv.to_disk():
             raise ServingError(reason, code="kv_not_moved")
 
     async def follow_placement(self, room_bytes: float) -> None:
         """Bring KV to where it belongs: idle conversations', the oldest first, then others'.
 
-        Running ones' comes back from disk here, too, after a switch to a point that has it in
-        memory, or a move for which there was no room.
+        Running ones' is written here, and comes back from disk.
 
         Args:
             room_bytes: Memory that may be taken for that.

@@ -398,6 +398,7 @@ class Pool:
                 for lease in self._leases
                 if lease.segment.on_disk
             ),
+            unwritten=sum(lease.unwritten_bytes for lease in self._leases),
             idle=self.idle_bytes(),
             idle_count=len(self._idle),
             stored=self.disk.stored_bytes if self.disk is not None else 0,

@@ -263,7 +263,7 @@ class Stream:
         self.view = view
         self.reading = True
         if self.lease is not None:
-            self.lease.valid = min(self.lease.valid, view.keep)
+            self.lease.rewind(view.keep)
 
     def heard(self, message: FromWorker, at_s: float) -> None:
         """Its worker has said something of it."""
