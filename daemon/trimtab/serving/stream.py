@@ -262,6 +262,7 @@ class Stream:
         """The worker reads what is seen of it again, but for what never moves."""
         self.view = view
         self.reading = True
+        self.spent.cached = min(self.spent.cached, view.keep)
         if self.lease is not None:
             self.lease.rewind(view.keep)
 
