@@ -32,6 +32,7 @@ from trimtab.errors import LoadError, ServingError, TrimtabError
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
+from trimtab.serving.claims import Idle
 from trimtab.serving.pool import Pool
 from trimtab.serving.running_kv import RunningKv
 from trimtab.serving.stream import StreamState
@@ -265,10 +266,16 @@ class Dispatcher:
         return await self.running_kv.to_memory()
 
     async def _offload_idle(self) -> str:
-        while (idle := self._pool.to_offload()) is not None:
-            if reason := await self._pool.offload(idle, self._clock.monotonic_s()):
-                return reason
-        return ""
+        """The oldest first; what is too large for the quota or the budget stops no other."""
+        pool, refused, told = self._pool, list[Idle](), ""
+        while (idle := pool.to_offload(refused)) is not None:
+            now = self._clock.monotonic_s()
+            if reason := await pool.offload(idle, now):
+                refused.append(idle)
+                told = reason
+            if pool.disk is None or pool.disk.forbids(0, now):
+                break
+        return told
 
     # ------------------------------------------------------------ hand-over
 
