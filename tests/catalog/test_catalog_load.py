@@ -30,6 +30,19 @@ def test_variants_come_best_first_with_what_the_planner_needs(models: Path) -> N
     assert catalog.damaged == ()
 
 
+def test_other_files_under_the_same_names_are_another_models_kv(models: Path) -> None:
+    before = load_catalog([models]).model("tiny").variants
+    manifest = models / "tiny/model.yaml"
+    text = manifest.read_text()
+    digest = re.findall(r"\n      sha256: (\w{64})", text)[-1]
+    manifest.write_text(text.replace(digest, "ab" * 32))
+    after = load_catalog([models]).model("tiny").variants
+
+    assert len({variant.fingerprint for variant in after}) == 1
+    assert {one.fingerprint for one in before}.isdisjoint(one.fingerprint for one in after)
+    assert [one.name for one in before] == [one.name for one in after]
+
+
 def test_a_models_own_folder_can_be_given(models: Path) -> None:
     assert list(load_catalog([models / "tiny"]).models) == ["tiny"]
 

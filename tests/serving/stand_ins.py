@@ -7,7 +7,7 @@ from typing import Any
 from trimtab.domain.models import VariantSpec
 from trimtab.errors import WorkerError
 from trimtab.serving.stream import Stream
-from trimtab.workers.protocol import Ready, ToWorker
+from trimtab.workers.protocol import Ready, ToWorker, encode
 
 
 class FakeClock:
@@ -46,6 +46,7 @@ class FakeWorker:
     def send(self, message: ToWorker, descriptors: Any = ()) -> None:
         if not self.alive:
             raise WorkerError("the worker is gone")
+        encode(message, len(descriptors))
         self.sent.append(message)
         self.descriptors += descriptors
 

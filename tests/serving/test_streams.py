@@ -10,7 +10,7 @@ from stand_ins import FakeClock, FakeWorker, Observer
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import EngineError, RequestError, ServingError, WorkerError
+from trimtab.errors import EngineError, RequestError, ServingError, TrimtabError, WorkerError
 from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share
 from trimtab.serving.carrier import Carrier
@@ -39,6 +39,7 @@ from trimtab.workers.protocol import (
     Progress,
     Start,
     Tokens,
+    encode,
 )
 
 
@@ -111,6 +112,18 @@ async def test_no_news_is_none(scene: Scene) -> None:
     stream = await scene.ask()
 
     assert await stream.next(0.01) is None
+
+
+async def test_a_request_that_no_worker_can_be_given_is_its_own_misfortune(scene: Scene) -> None:
+    worker = scene.serving()
+    hopeless = await scene.ask(stop=("no text: \ud800",))
+    fine = await scene.ask()
+    scene.streams.said(worker, Tokens(fine.id, 0, [5], "a"))
+    encode(worker.of(Start)[-1], 0)
+
+    with pytest.raises(TrimtabError, match="can't be given to a worker"):
+        await hopeless.next(1)
+    assert await fine.next(1) == Delta("a", (5,))
 
 
 @pytest.mark.parametrize("second", [0, 2])

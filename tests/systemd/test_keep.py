@@ -37,7 +37,11 @@ def pool(manager: FakeManager) -> Iterator[Pool]:
 
 
 def ended(
-    pool: Pool, model: ModelSpec, tokens: list[int] = TOKENS, rows: int | None = None
+    pool: Pool,
+    model: ModelSpec,
+    tokens: list[int] = TOKENS,
+    rows: int | None = None,
+    said: tuple[str, ...] = (),
 ) -> Lease:
     """A conversation whose stream has ended, its KV (or so many rows of it) written by a worker."""
     variant = model.variants[0]
@@ -47,7 +51,7 @@ def ended(
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         for span in list(shape.rows(0, len(tokens), segment.capacity))[:rows]:
             memory[span.offset : span.offset + span.length] = b"k" * span.length
-    lease.valid = len(tokens)
+    lease.valid, lease.said = len(tokens), said
     pool.retire(lease, tokens, 5.0)
     return lease
 
@@ -80,6 +84,18 @@ def test_a_conversation_comes_back_with_its_kv(
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
         assert all(memory[span.offset : span.offset + 1] == b"k" for span in spans)
+    later.close()
+
+
+def test_what_was_said_in_it_is_known_as_before(
+    pool: Pool, model: ModelSpec, manager: FakeManager
+) -> None:
+    ended(pool, model, said=("first", "second"))
+    pool.close()
+    later, _ = next_pool(manager, model)
+
+    assert list(later.known(("first",), 1000, everyone=False)) == TOKENS
+    assert list(later.known(("first",), 1001, everyone=False)) == []
     later.close()
 
 

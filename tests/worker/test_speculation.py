@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worker_peer import TINY, Answer, WorkerProcess
 
+from trimtab.worker.decoder import Place
+from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.ngram import NgramIndex
 from trimtab.worker.speculation import MOST_DRAFTED, Acceptance, Costs, Experience
+from trimtab.worker.stream import Language, Stream
+from trimtab.worker.tokenizer import Tokenizer
+from trimtab.worker.turns import Turns
+from trimtab.worker.variant import read_variant
 from trimtab.workers.protocol import (
     Finished,
     FromWorker,
@@ -88,11 +94,51 @@ def test_the_draft_variant_is_tried_where_no_ngram_helps(drafting: WorkerProcess
 
 def test_a_stream_may_end_in_the_middle_of_a_draft(drafting: WorkerProcess) -> None:
     plain = answer(drafting, "off")
-    for length in range(60, 75):
+    answer(drafting, "ngram")  # repeats itself, so that the next stream begins with drafts
+    for length in range(380, 395):
         short = answer(drafting, "ngram", max_tokens=length)
 
         assert short.tokens == plain.tokens[:length]
         assert short.reason == "length"
+        assert isinstance(short.last, Finished)
+        assert short.last.accepted > 0
+
+
+class Foreseeing(Turns):
+    """Draws up drafts of what is known to come."""
+
+    coming: list[int]
+
+    def _draft(self, stream: Stream, most: int) -> tuple[Acceptance, list[int]]:
+        at = len(stream.tokens)
+        return stream.ngram, self.coming[at : at + most]
+
+
+def test_the_round_that_ends_a_stream_is_counted_too() -> None:
+    facts = read_variant(TINY / "fp32")
+    decoder = KvDecoder(facts, 1, 2048, "model.indices.onnx")
+    language = Language(Tokenizer(facts).vocabulary, facts.vocabulary, facts.eos)
+    told: list[Finished] = []
+
+    def over(stream: Stream, error: Exception | None) -> None:
+        assert error is None
+        assert stream.ended is not None
+        told.append(stream.finished(stream.ended))
+
+    turns = Foreseeing(decoder, lambda _: None, over)
+    start = Start(stream=1, prompt=PROMPT, max_tokens=6, ignore_eos=True)
+    tokens: list[int] = []
+    for mode in ("off", "ngram"):
+        stream = Stream(start, language, Experience())
+        stream.cache = decoder.open(Place(stream.capacity))
+        turns.mode, turns.coming = mode, tokens
+        while not stream.prefilled:
+            turns.prefill([stream])
+        while stream.ended is None:
+            turns.decode([stream])
+        tokens = list(stream.tokens)
+
+    assert [(one.drafted, one.accepted) for one in told] == [(0, 0), (4, 4)]
 
 
 def test_a_stop_string_in_a_draft_ends_the_stream_there(drafting: WorkerProcess) -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from trimtab.errors import WorkerError
 from trimtab.worker.channel import Channel, ChannelClosedError
-from trimtab.workers.protocol import HEADER, Cancel, Ping, Stop, decode_to_worker, encode
+from trimtab.workers.protocol import HEADER, Cancel, Ping, Start, Stop, decode_to_worker, encode
 
 Pair = tuple[Channel, Channel, socket.socket]
 
@@ -70,6 +72,40 @@ def test_descriptors_come_with_the_frame_that_names_them(pair: Pair) -> None:
     assert os.read(reading, 5) == b"hello"
     os.close(received)
     os.close(reading)
+
+
+def test_a_frame_that_was_taken_in_before_is_not_waited_for(pair: Pair) -> None:
+    left, right, _ = pair
+    left.send(Ping(id=3))
+    right.take_in()
+    begun_s = time.monotonic()
+
+    assert right.readable(5)
+    assert time.monotonic() - begun_s < 4
+    assert len(right.receive(0)) == 1
+    assert not right.readable(0)
+
+
+def test_a_frame_whose_descriptor_was_lost_breaks_the_channel_for_whoever_looks_next(
+    pair: Pair,
+) -> None:
+    _, right, raw = pair
+    descriptor = os.memfd_create("segment")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(descriptor)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        socket.send_fds(raw, [encode(Start(stream=2, prompt=[5], segment=True), 1)], [descriptor])
+        with pytest.raises(WorkerError, match="descriptors were lost"):
+            right.take_in()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(descriptor)
+    raw.send(encode(Ping(id=3)))
+
+    with pytest.raises(WorkerError, match="descriptors were lost"):
+        right.receive(0)
 
 
 def test_what_came_before_the_end_is_handed_out_first(pair: Pair) -> None:

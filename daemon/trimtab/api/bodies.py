@@ -13,6 +13,8 @@ from trimtab.errors import RequestError
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 64
+MOST_TOKENS: Final = 2**31
+"""The most that a request can ask for; it gets what the context leaves anyway."""
 
 _AT: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from trimtab.api.bodies import in_range, plain_json, refuse, unsupported
+from trimtab.api.bodies import MOST_TOKENS, in_range, plain_json, refuse, unsupported
 from trimtab.api.guide_bodies import ANY_OBJECT
 from trimtab.api.openai_bodies import stop_strings
 from trimtab.api.openai_tools import (
@@ -196,7 +196,7 @@ def _max_tokens(num_predict: int | None) -> int | None:
     """Ollama: −1 and −2 mean as many as there is room for."""
     if num_predict is None or num_predict in (-1, -2):
         return None
-    in_range("options.num_predict", num_predict, 1, 2**31)
+    in_range("options.num_predict", num_predict, 1, MOST_TOKENS)
     return num_predict
 
 

@@ -6,7 +6,6 @@ honour are refused by name; those that nobody knows are refused too, as OpenAI d
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -14,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from trimtab.api.bodies import in_range, refuse, unsupported
+from trimtab.api.bodies import MOST_TOKENS, in_range, refuse, unsupported
 from trimtab.api.openai_tools import (
     ResponseFormat,
     ToolCall,
@@ -148,7 +147,7 @@ def chat_wish(body: ChatBody, user: int | None, priority: Priority) -> Wish:
     limits = {body.max_tokens, body.max_completion_tokens} - {None}
     if len(limits) > 1:
         raise refuse("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; send one.")
-    in_range("max_completion_tokens", body.max_completion_tokens, 1, math.inf)
+    in_range("max_completion_tokens", body.max_completion_tokens, 1, MOST_TOKENS)
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else -1
     request = GenerationRequest(
         model=body.model,
@@ -212,7 +211,7 @@ def _refuse_unsupported_chat(body: ChatBody) -> None:
 
 def _check_common(body: _Common) -> None:
     unsupported("n", body.n, (None, UNSET, 1), "'n' is 1 here: one answer a request.")
-    in_range("max_tokens", body.max_tokens, 1, math.inf)
+    in_range("max_tokens", body.max_tokens, 1, MOST_TOKENS)
     in_range("temperature", body.temperature, 0, 2)
     in_range("top_p", body.top_p, 0, 1)
     if body.top_p == 0:

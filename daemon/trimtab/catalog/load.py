@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+
+import msgspec
 
 from trimtab.catalog.chat_template import read_template
 from trimtab.catalog.manifest import MANIFEST, Manifest, Rope, Variant, read
@@ -142,13 +145,14 @@ def _is_model(folder: Path) -> bool:
 def _spec(folder: Path, manifest: Manifest) -> tuple[ModelSpec, list[DamagedModel]]:
     usable: list[VariantSpec] = []
     broken: list[DamagedModel] = []
+    edition = _edition(manifest)
     for variant in manifest.variants:
         problems = wrong_files(folder, variant)
         if problems:
             hint = "Build, fetch or add the variant again, or take it out of the manifest."
             broken.append(DamagedModel(str(folder), variant.name, "; ".join(problems), hint))
         else:
-            usable.append(_variant_spec(folder, variant))
+            usable.append(_variant_spec(folder, variant, edition))
     usable.sort(key=lambda spec: (-spec.quality, -spec.weights_bytes, spec.name))
     return (
         ModelSpec(
@@ -182,7 +186,13 @@ def _tool_format(variants: list[VariantSpec]) -> ToolFormat | None:
     return tool_format_of(read_template(Path(variants[0].folder))) if variants else None
 
 
-def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:
+def _edition(manifest: Manifest) -> str:
+    """Changes with any file of any variant: other weights may say other things under one name."""
+    files = {variant.name: variant.files for variant in manifest.variants}
+    return hashlib.sha256(msgspec.json.encode(files, order="sorted")).hexdigest()[:16]
+
+
+def _variant_spec(folder: Path, variant: Variant, edition: str) -> VariantSpec:
     hints = variant.measured_at_build
     return VariantSpec(
         name=variant.name,
@@ -192,7 +202,7 @@ def _variant_spec(folder: Path, variant: Variant) -> VariantSpec:
         disk_bytes=variant.disk_bytes,
         kv_bytes_per_token=variant.kv_bytes_per_token,
         quality=variant.quality,
-        fingerprint=variant.fingerprint,
+        fingerprint=f"{variant.fingerprint}-{edition}",
         context_length=variant.context_length,
         load_s=hints.load_s if hints else None,
         decode_tps=hints.decode_tps if hints else None,

@@ -61,8 +61,9 @@ class VariantSpec:
         kv_bytes_per_token: What one token adds to its KV cache.
         kv_dtype: The type of its KV cache, a name in `KV_DTYPE_BYTES`.
         quality: exp(−mean KL to the model's best variant) in (0, 1]; 1 is the best variant itself.
-        fingerprint: Of tokenizer, KV shape and type, and rope settings. Equal fingerprints mean
-            that a KV segment of one variant can be continued by the other.
+        fingerprint: Of tokenizer, KV shape and type, rope settings, and all files of the model's
+            variants. Equal fingerprints mean that a KV segment of one variant can be continued by
+            the other.
         context_length: Most tokens that the variant was built for.
         load_s: Seconds to load it, warm.
         decode_tps: Tokens a second when it generates for one conversation.

@@ -11,7 +11,9 @@ from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Policy, Share
 from trimtab.serving.claims import Lease, shape_of
 from trimtab.serving.pool import Pool, undisturbed
+from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.room import Room
+from trimtab.serving.said import keys
 from trimtab.serving.stream import Stream
 from trimtab.workers.worker import Worker
 
@@ -88,6 +90,7 @@ class Carrier:
         self._drop_doubtful(stream)
         if stream.lease is not None:
             now = self._clock.monotonic_s()
+            stream.lease.said = stream.said
             self._pool.retire(stream.lease, stream.tokens, now, stream.view)
             stream.lease = None
 
@@ -117,6 +120,13 @@ class Carrier:
             self._drop(stream)
             stream.view, stream.source = stream.first_view, None
         return stream is not None
+
+    def known(self, request: GenerationRequest) -> Sequence[int]:
+        """Token ids of the conversation that a request goes on with; none if it isn't here."""
+        if request.messages is None or self._policy is None:
+            return ()
+        everyone = self._policy.kv.share is Share.ALL
+        return self._pool.known(keys(request.messages), request.user, everyone=everyone)
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with; copies what another may still need."""

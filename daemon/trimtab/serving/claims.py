@@ -24,6 +24,7 @@ class Lease:
         granted: Tokens that may be written.
         valid: Tokens whose KV is there and acknowledged: what a new worker may build on.
         writers: Names of the variants that computed it, or may have.
+        said: Keys of what was said in it (`serving.said`), once its stream has ended.
         written: Tokens of a segment on disk that the disk has taken.
         writing: Tokens that it will have taken once it has written what it is about to.
         again: Tokens that were given to it, and are computed and written anew.
@@ -35,6 +36,7 @@ class Lease:
     granted: int = 0
     valid: int = 0
     writers: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     written: int = 0
     writing: int = 0
     again: int = 0

@@ -207,7 +207,7 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                prompt = await render(request, worker, max_wait_s)
+                prompt = await render(request, worker, max_wait_s, self._carrier.known(request))
             except SilentWorkerError as error:
                 raise ServingError(
                     f"the worker has not tokenized the prompt within {max_wait_s:.0f} s",

@@ -5,9 +5,9 @@ the unnamed file, where its KV is on disk. The record is a memfd as well: token 
 anybody with the tokenizer, and don't belong on a disk. After a boot, or a stop that is meant, all
 of it is gone.
 
-What comes back is believed only as far as it can be checked: tokenizer, KV shape and rope settings
-by the fingerprint, size and seals of the segment, and that the kernel holds as much memory for it
-as that many tokens take. What is on disk has a checksum, as ever.
+What comes back is believed only as far as it can be checked: tokenizer, KV shape, rope settings and
+the model's files by the fingerprint, size and seals of the segment, and that the kernel holds as
+much memory for it as that many tokens take. What is on disk has a checksum, as ever.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 from trimtab.workers.segment_file import SEALS, make_sealed_memfd
 
-VERSION: Final = 3
-READS: Final = (1, 2, 3)
+VERSION: Final = 4
+READS: Final = (1, 2, 3, 4)
 NAME: Final = "kv-"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _RECORD_SEALS: Final = SEALS | fcntl.F_SEAL_WRITE
@@ -73,6 +73,7 @@ class _Record(msgspec.Struct, frozen=True):
         writers: Variants that computed it (version 3).
         keep: Tokens at the beginning that stay when the window is shifted (version 2).
         dropped: Tokens after them that have been forgotten, and aren't in the KV (version 2).
+        said: Keys of what was said (version 4).
     """
 
     version: int
@@ -90,6 +91,7 @@ class _Record(msgspec.Struct, frozen=True):
     dropped: int = 0
     spread: bool = False
     writers: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def positions(self) -> int:
@@ -197,7 +199,15 @@ def _conversation(descriptors: Sequence[int], model: ModelSpec | None, name: str
             os.close(descriptor)
     tokens = array("I", record.tokens)
     positions = record.positions
-    lease = Lease(segment, record.fingerprint, record.user, positions, positions, record.writers)
+    lease = Lease(
+        segment,
+        record.fingerprint,
+        record.user,
+        positions,
+        positions,
+        record.writers,
+        record.said,
+    )
     if stored is None and segment.committed_bytes() < segment.predicted_bytes(positions):
         segment.close()
         raise StateError("its memory had been given back")
@@ -248,6 +258,7 @@ def _record(idle: Idle) -> bytes:
             idle.view.dropped,
             stored is not None and stored.spread,
             lease.writers,
+            lease.said,
         )
     )
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from trimtab.domain.kv import KvShape
@@ -199,6 +200,25 @@ class Pool:
             and (everyone or idle.lease.user == user)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
+
+    def known(self, said: Sequence[str], user: int | None, *, everyone: bool) -> Sequence[int]:
+        """Token ids of the idle conversation that has most of what was said; none if none has any.
+
+        Args:
+            said: Keys of what was said, the latest last.
+            user: Whose conversation it is.
+            everyone: Whether other users' conversations may serve too.
+        """
+        may_serve = [
+            idle
+            for idle in self._idle
+            if not idle.refused and (everyone or idle.lease.user == user)
+        ]
+        for key in reversed(said):
+            those = [idle for idle in may_serve if key in idle.lease.said]
+            if those:
+                return max(those, key=lambda idle: idle.used_s).tokens
+        return ()
 
     def take(self, found: Found, user: int | None) -> Lease:
         """Go on with an idle segment: the positions that were found are valid."""
@@ -433,7 +453,7 @@ class Pool:
         except ServingError:
             empty.close()
             raise
-        claim = Lease(empty, lease.fingerprint, lease.user, lease.valid, lease.valid, lease.writers)
+        claim = replace(lease, segment=empty, granted=lease.valid)
         return Idle(claim, tokens, at_s, stored, view=view)
 
     def _no_room(self, tokens: int, needs_bytes: int) -> ServingError:

@@ -16,8 +16,16 @@ _BEFORE_CONVERSATION: Final = ("system", "developer")
 _OTHER_WORDS: Final = ("0", "?")  # one of them begins otherwise than any message
 
 
-async def render(request: GenerationRequest, worker: Worker, timeout_s: float) -> list[int]:
+async def render(
+    request: GenerationRequest, worker: Worker, timeout_s: float, known: Sequence[int] = ()
+) -> list[int]:
     """Token ids of a request's prompt, if the worker makes them in time.
+
+    Args:
+        request: The request.
+        worker: Has the tokenizer.
+        timeout_s: How long it may take.
+        known: Token ids of a conversation that it goes on with: kept as far as the text goes.
 
     Raises:
         RequestError: Template or tokenizer refuse it, or what the answer must look like can't be
@@ -30,6 +38,7 @@ async def render(request: GenerationRequest, worker: Worker, timeout_s: float) -
             text=request.text,
             tools=_plain(request.tools),
             guide=request.guide,
+            known=list(known),
             timeout_s=timeout_s,
         )
     except RequestError as error:

@@ -22,6 +22,7 @@ from trimtab.serving.requests import (
     GenerationRequest,
     Usage,
 )
+from trimtab.serving.said import keys
 from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import FromWorker, Logprob, Moved, Progress, Start, Stayed, Tokens
 from trimtab.workers.worker import Worker
@@ -117,6 +118,7 @@ class Stream:
         self.starts = 0  # how often a worker has begun with it
         self.engine: EngineTimes | None = None  # told by the worker that did all of it
         self._texts: list[str] = []
+        self._answer: list[str] = []  # all of it, what was fetched too
         self._fresh = 0  # generated[self._fresh:] has not been fetched
         self._logprobs: list[Logprob] = []
         self._end: Ended | TrimtabError | None = None
@@ -215,6 +217,12 @@ class Stream:
         return min(self.context, self.view.cached(len(self.prompt) + self.max_tokens))
 
     @property
+    def said(self) -> tuple[str, ...]:
+        """Keys of what was said in it, its answer included; none for a completion."""
+        messages = self.request.messages
+        return () if messages is None else keys(messages, "".join(self._answer))
+
+    @property
     def reason(self) -> FinishReason | None:
         """Why it came to its end; None if it hasn't, or failed."""
         return self._end.reason if isinstance(self._end, Ended) else None
@@ -292,8 +300,7 @@ class Stream:
             # The newest token is not in the cache yet: all before it are, since it was computed
             # from them.
             self.lease.valid = self.positions - 1
-        if message.text:
-            self._texts.append(message.text)
+        self._add(message.text)
         self._logprobs += message.logprobs
         if self.first_token_s is None:
             self.first_token_s = at_s
@@ -307,8 +314,7 @@ class Stream:
 
     def finish(self, reason: FinishReason, text: str, at_s: float) -> None:
         """The answer came to its end."""
-        if text:
-            self._texts.append(text)
+        self._add(text)
         self._close(
             Ended(reason, Usage(len(self.prompt), len(self.generated), self.cached_tokens)), at_s
         )
@@ -316,6 +322,11 @@ class Stream:
     def fail(self, error: TrimtabError, at_s: float) -> None:
         """The answer can't go on."""
         self._close(error, at_s)
+
+    def _add(self, text: str) -> None:
+        if text:
+            self._texts.append(text)
+            self._answer.append(text)
 
     def _close(self, end: Ended | TrimtabError, at_s: float) -> None:
         if self._end is None:

@@ -462,6 +462,10 @@ class Streams:
             if error.code == TOO_LARGE or not self._room_may_come(stream):
                 self._fail(stream, error)
             return False
+        except Exception as error:  # whatever it is, the others' turns must come
+            reason = f"the request can't be given to a worker: {error}"
+            self._fail(stream, TrimtabError(reason, code="internal_error"))
+            return False
         now = self._clock.monotonic_s()
         if stream.lease is not None and not stream.variants:
             stream.cached_tokens = stream.lease.valid

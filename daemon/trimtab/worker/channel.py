@@ -47,6 +47,7 @@ class Channel:
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()
         self._outgoing = bytearray()
+        self._lost: WorkerError | None = None
 
     def fileno(self) -> int:
         """The socket's descriptor number."""
@@ -101,8 +102,11 @@ class Channel:
 
         Raises:
             ChannelClosedError: The other side has closed and every whole frame was taken before.
-            WorkerError: What arrived isn't a frame; nothing after it can be trusted.
+            WorkerError: What arrived isn't a frame, or came without its descriptors; nothing after
+                it can be trusted.
         """
+        if self._lost is not None:
+            raise self._lost
         frames = self._whole_frames(most)
         if not frames and self.readable(wait_s):
             self.take_in()
@@ -110,7 +114,12 @@ class Channel:
         return frames
 
     def readable(self, wait_s: float | None) -> bool:
-        """Wait until something arrives, at most for so long; True if something has."""
+        """Wait until something arrives, at most for so long; True if something has.
+
+        So it is where a whole frame was taken in before.
+        """
+        if self._complete():
+            return True
         return bool(self._poll.poll(None if wait_s is None else max(0, round(wait_s * 1000))))
 
     def close(self) -> None:
@@ -142,13 +151,14 @@ class Channel:
                     whole = len(payload) - len(payload) % _INT.size
                     self._descriptors.extend(fd for (fd,) in _INT.iter_unpack(payload[:whole]))
             if flags & socket.MSG_CTRUNC:
-                raise WorkerError(
+                self._lost = WorkerError(
                     "descriptors were lost on their way through the channel",
                     hint="the process has reached its limit of open files (ulimit -n)",
                     code="protocol_broken",
                 )
+                raise self._lost
             if not data:
-                if HEADER.size <= len(self._incoming) and self._complete():
+                if self._complete():
                     return  # hand out what came before the end first
                 raise ChannelClosedError("the other side has closed the channel")
             self._incoming += data
@@ -167,6 +177,9 @@ class Channel:
             start = end
 
     def _complete(self) -> bool:
+        """True if a whole frame is there."""
+        if len(self._incoming) < HEADER.size:
+            return False
         length, _ = HEADER.unpack_from(self._incoming)
         return len(self._incoming) >= HEADER.size + int(length)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import onnxruntime_genai as og
 
 from trimtab.errors import EngineError, LoadError
+from trimtab.worker.continuation import keep_ids
 from trimtab.worker.variant import VariantFacts
 from trimtab.worker.vocabulary import Vocabulary, parse_vocabulary
 from trimtab.workers.protocol import Render
@@ -67,6 +68,7 @@ class Tokenizer:
             bos = self._facts.bos
             if bos is not None and tokens[:2] == [bos, bos]:
                 del tokens[0]  # the template wrote it, and the tokenizer once more
+            tokens = keep_ids(tokens, request.known, self.vocabulary, self._encode_within)
         if not tokens:
             raise EngineError("the prompt is empty", code="prompt_empty")
         if max(tokens) >= self._facts.vocabulary:
@@ -89,6 +91,11 @@ class Tokenizer:
                 f"the chat template refuses the messages: {error}", code="template_refused"
             ) from error
         return str(text)
+
+    def _encode_within(self, text: str) -> list[int]:
+        """Token ids of a text that stands behind another one."""
+        tokens = self._encode(text)
+        return tokens[1:] if tokens and tokens[0] == self._facts.bos else tokens
 
     def _encode(self, text: str) -> list[int]:
         try:

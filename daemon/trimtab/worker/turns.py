@@ -148,8 +148,13 @@ class Turns:
             self._say(Grow(stream=stream.id, tokens=stream.asked))
         return max(0, min(granted - length, stream.room))
 
-    def _advance(self, stream: Stream, logits: Logits) -> bool:
-        """Choose, say and count the next token; False if the stream has ended."""
+    def _advance(self, stream: Stream, logits: Logits) -> None:
+        """The next token, which may be the stream's last."""
+        if self._next(stream, logits) and stream.ended:
+            self._over(stream, None)
+
+    def _next(self, stream: Stream, logits: Logits) -> bool:
+        """Choose, say and count the next token; False if an error has ended the stream."""
         try:
             tokens = stream.advance(logits)
         except Exception as error:  # whatever it is, the other streams go on
@@ -157,9 +162,7 @@ class Turns:
             return False
         self.tokens += 1
         self._say(tokens)
-        if stream.ended:
-            self._over(stream, None)
-        return stream.ended is None
+        return True
 
     def _decoded(self, stream: Stream, seconds: float, together: int = 1) -> None:
         """The engine has decoded for a stream and ``together - 1`` others."""
@@ -236,13 +239,17 @@ class Turns:
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
         self._decoded(stream, self._ran(begun))
         self._costs.passed(len(rows), begun.worked_s())
-        right = 0
-        goes_on = self._advance(stream, rows[0])
-        while goes_on and right < len(draft) and stream.tokens[-1] == draft[right]:
+        right, alive = 0, self._next(stream, rows[0])
+        while alive and right < len(draft) and stream.tokens[-1] == draft[right]:
             right += 1
-            goes_on = self._advance(stream, rows[right])
+            if stream.ended:
+                break
+            alive = self._next(stream, rows[right])
+        goes_on = alive and stream.ended is None
         source.judged(right, wrong=goes_on and right < len(draft))
         stream.drafted += len(draft)
         stream.accepted += right
         if goes_on:
             self._decoder.rewind(cache, before + right + 1)
+        elif alive:
+            self._over(stream, None)

@@ -63,15 +63,15 @@ class Channel:
         """Send a message now or as soon as the worker reads; descriptors are duplicated.
 
         Raises:
-            WorkerError: The channel is closed, or the worker has stopped reading.
+            WorkerError: The channel is closed, the worker has stopped reading, or this process has
+                no descriptor left.
         """
         if self._closed:
             raise WorkerError("the worker is gone")
         frame = memoryview(encode(message, len(descriptors)))
         if self._unsent_bytes + len(frame) > MAX_UNSENT_BYTES:
             raise WorkerError("the worker does not read what it is sent")
-        held = tuple(os.dup(descriptor) for descriptor in descriptors)
-        self._outbox.append((frame, held))
+        self._outbox.append((frame, _duplicates(descriptors)))
         self._unsent_bytes += len(frame)
         if len(self._outbox) == 1:
             self._writable()
@@ -119,23 +119,25 @@ class Channel:
 
     def _deliver(self) -> None:
         start = 0
-        while not self._closed and len(self._inbox) - start >= HEADER.size:
-            length, _ = HEADER.unpack_from(self._inbox, start)
-            if length > MAX_BODY_BYTES:
-                self._lose(f"a frame of {length} bytes is over the limit")
-                return
-            end = start + HEADER.size + length
-            if len(self._inbox) < end:
-                break
-            body = bytes(self._inbox[start + HEADER.size : end])
-            start = end
-            try:
-                message = decode_from_worker(body)
-            except msgspec.DecodeError as error:
-                self._lose(f"a frame that isn't a message: {error}")
-                return
-            self._on_message(message)
-        del self._inbox[:start]
+        try:
+            while not self._closed and len(self._inbox) - start >= HEADER.size:
+                length, _ = HEADER.unpack_from(self._inbox, start)
+                if length > MAX_BODY_BYTES:
+                    self._lose(f"a frame of {length} bytes is over the limit")
+                    return
+                end = start + HEADER.size + length
+                if len(self._inbox) < end:
+                    return
+                body = bytes(self._inbox[start + HEADER.size : end])
+                start = end
+                try:
+                    message = decode_from_worker(body)
+                except msgspec.DecodeError as error:
+                    self._lose(f"a frame that isn't a message: {error}")
+                    return
+                self._on_message(message)
+        finally:
+            del self._inbox[:start]  # none is delivered twice, whatever became of it
 
     def _writable(self) -> None:
         while self._outbox and not self._closed:
@@ -162,6 +164,16 @@ class Channel:
                 self._outbox.popleft()
         if not self._closed:
             self._loop.remove_writer(self._sock.fileno())
+
+
+def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
+    held: list[int] = []
+    try:
+        held.extend(map(os.dup, descriptors))
+    except OSError as error:
+        _close_all(held)
+        raise WorkerError(f"a descriptor can't be sent: {error.strerror}") from error
+    return tuple(held)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

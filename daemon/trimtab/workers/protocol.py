@@ -134,6 +134,7 @@ class Render(msgspec.Struct, frozen=True, tag="render"):
         text: Raw text of a completion request.
         tools: Tool definitions for the template.
         guide: What the answer will have to look like: refused now if it can't be enforced.
+        known: Token ids of a conversation that it probably goes on with, which it is to keep.
     """
 
     id: int
@@ -141,6 +142,7 @@ class Render(msgspec.Struct, frozen=True, tag="render"):
     text: str | None = None
     tools: list[dict[str, Any]] | None = None
     guide: Guide | None = None
+    known: list[int] = []
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):

@@ -234,6 +234,7 @@ class Worker:
         text: str | None = None,
         tools: list[dict[str, Any]] | None = None,
         guide: Guide | None = None,
+        known: list[int] | None = None,
         timeout_s: float | None = None,
     ) -> list[int]:
         """Token ids of a prompt.
@@ -243,6 +244,7 @@ class Worker:
             text: Text as it is, if there are no messages.
             tools: For the template.
             guide: What the answer has to look like.
+            known: Token ids of a conversation that the prompt probably goes on with.
             timeout_s: How long the answer may take; None: as long as the worker lives.
 
         Raises:
@@ -250,7 +252,7 @@ class Worker:
             WorkerError: The worker is gone, or does not answer in time (`SilentWorkerError`).
         """
         number = next(self._ids)
-        question = Render(id=number, messages=messages, text=text, tools=tools, guide=guide)
+        question = Render(number, messages, text, tools, guide, known or [])
         return await self._answer(question, self._renders, timeout_s)
 
     async def ping(self, timeout_s: float) -> Pong:
