@@ -112,6 +112,31 @@ def test_a_worker_that_is_lost_on_the_last_rung_comes_back_to_it() -> None:
     assert world.point == before
 
 
+def test_a_worker_that_is_lost_while_kv_is_on_its_way_to_disk_comes_back_at_once() -> None:
+    world = squeezed(placing(*RUNGS), 200 * MIB)
+    world.run(1)
+    waited = world.state.waiting_for
+    world.pending.clear()  # the disk hangs, and the end of it never comes
+    world.free_bytes = 800 * MIB
+    lose_the_worker(world)
+    world.run(3)
+
+    assert waited
+    assert world.point.variant == "int4"
+
+
+def test_what_the_disk_has_not_taken_yet_is_no_room_for_a_step_up() -> None:
+    world = on_the_last_rung()
+    world.demand = replace(world.demand, unwritten_bytes=200 * MIB)
+    world.free_bytes = 1320 * MIB  # for int8, were it not for that
+    world.run(120)
+    before = world.point.variant
+    world.demand = replace(world.demand, unwritten_bytes=0)
+    world.run(120)
+
+    assert (before, world.point.variant) == ("int4", "int8")
+
+
 def test_another_variant_goes_on_with_kv_where_it_is() -> None:
     world = on_the_last_rung()
     world.free_bytes = 1000 * MIB  # for the larger one too

@@ -17,6 +17,7 @@ from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError
 from trimtab.policy.compiled import Policy, ScheduleEntry
 from trimtab.policy.schedule import entry_in_force, next_change_s
+from trimtab.runtime import policy_watch
 from trimtab.runtime.inotify import Happened, Inotify, folders_of, open_inotify
 from trimtab.runtime.policy_watch import PolicyWatch
 
@@ -378,6 +379,37 @@ async def test_another_policy_can_be_used_and_a_restart_keeps_to_it(place: Place
     assert (view.name, place.contexts) == ("other", [2048])
     assert place.watch().load(None).name == "other"
     assert place.watch("other").load(None).name == "other"
+
+
+async def test_of_two_who_choose_at_once_the_later_one_is_kept_over_a_restart(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mine", "first", "second"):
+        place.write(place.sound(name=name), name)
+    watch = place.watch()
+    watch.load(None)
+    save = policy_watch.save_choice
+
+    def slow_at_first(state: Path, configured: str, chosen: str) -> None:
+        time.sleep(0.3 if chosen == "first" else 0.0)
+        save(state, configured, chosen)
+
+    monkeypatch.setattr(policy_watch, "save_choice", slow_at_first)
+    await asyncio.gather(watch.use("first"), watch.use("second"))
+
+    assert watch.view().name == "second"
+    assert place.watch().load(None).name == "second"
+
+
+async def test_a_reload_that_had_to_wait_for_another_choice_reloads_that(place: Place) -> None:
+    place.write(place.sound())
+    place.write(place.sound(2048, "other"), "other")
+    watch = place.watch()
+    watch.load(None)
+
+    await asyncio.gather(watch.use("other"), watch.reload())
+
+    assert watch.view().name == "other"
 
 
 async def test_using_a_bad_or_missing_policy_changes_nothing(place: Place) -> None:

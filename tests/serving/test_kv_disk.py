@@ -432,6 +432,65 @@ async def test_what_is_not_being_written_can_be_given_back_while_a_slow_disk_wri
         assert pool.ledger().stored_count == 1
 
 
+async def test_those_on_disk_make_no_way_where_that_would_not_be_enough(
+    pool: Pool, disk: KvDisk
+) -> None:
+    first = conversation(pool)
+    await pool.offload(first, 1.0)
+    disk.claim(SIZE, 1.0)  # of a conversation that runs
+    disk.configure(2 * SIZE - 1, 64 * MIB)
+    second = conversation(pool)
+    refused = await pool.offload(second, 2.0)
+
+    assert refused == "the disk quota is used up"
+    assert first.stored is not None
+    assert disk.stored_bytes == 2 * SIZE
+    assert pool.ledger().evicted == 0
+
+
+@pytest.mark.parametrize("limit", ["disk_quota_bytes", "writes_per_day_bytes"])
+async def test_one_that_is_too_large_for_the_disk_keeps_no_smaller_one_in_memory(
+    tiny: ModelSpec, disk: KvDisk, limit: str
+) -> None:
+    rules = on_disk()
+    small = replace(rules, kv=replace(rules.kv, **{limit: 150_000}))  # less than 700 tokens take
+    async with running(tiny, small, disk=disk) as rig:
+        await rig.read(await rig.ask(TALK * 20, max_tokens=5))
+        for number in range(2):
+            await rig.read(await rig.ask(f"{number} begins in its own way", max_tokens=40))
+        await rig.until(lambda: rig.daemon.pool.ledger().stored_count == 2)
+        ledger = rig.daemon.pool.ledger()
+        told = [line["reason"] for event, line in rig.log.lines if event == "kv_not_moved"]
+
+    assert ledger.idle_count == 3
+    assert ledger.idle > 150_000
+    assert len(told) == 1
+    assert "used up" in told[0]
+
+
+async def test_a_disk_that_failed_is_not_asked_for_the_next_conversation(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def fails(*order: Any) -> Stored:
+        calls.append(order)
+        raise ServingError("the disk is full", code="kv_disk_failed")
+
+    async with running(tiny, policy(), disk=disk) as rig:
+        for number in range(3):
+            await rig.read(await rig.ask(f"{number} begins in its own way", max_tokens=40))
+        disk.configure(64 * MIB, 64 * MIB)
+        monkeypatch.setattr(disk, "write", fails)
+        point = replace(rig.daemon.dispatcher.point, kv_placement=KvPlacement.DISK)
+        rig.daemon.dispatcher.point = point
+        with pytest.raises(ServingError) as told:
+            await rig.daemon.dispatcher.follow_placement(0.0)
+
+    assert told.value.message == "the disk is full"
+    assert len(calls) == 1
+
+
 async def test_idle_kv_that_a_full_disk_does_not_take_is_told_once(
     tiny: ModelSpec, disk: KvDisk
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 from stand_ins import FakeClock, FakeWorker
 
 from policies_for_tests import policy
@@ -18,21 +20,28 @@ from trimtab.domain.events import (
 )
 from trimtab.domain.models import ModelSpec
 from trimtab.domain.scheduling import Schedule
+from trimtab.policy.compiled import Policy, Window
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.gateway import Gateway
 from trimtab.serving.pool import Pool
 from trimtab.serving.reports import Reports
 from trimtab.serving.requests import GenerationRequest, Priority, StreamHandle
 from trimtab.serving.streams import Streams
-from trimtab.workers.protocol import Failed, Finished, Progress, Tokens
+from trimtab.workers.protocol import Failed, Finished, Full, Moved, Progress, Tokens
 
 PROMPT = list(range(1, 101))
 
 
 class Desk:
-    """Streams whose reports are kept."""
+    """Streams whose reports are kept.
 
-    def __init__(self, model: ModelSpec) -> None:
+    Args:
+        model: What is served.
+        rules: In force.
+        context: For new conversations.
+    """
+
+    def __init__(self, model: ModelSpec, rules: Policy, context: int) -> None:
         self.events: list[Any] = []
         self.clock = FakeClock()
         self.reports = Reports(self._take, lambda call: call())
@@ -41,17 +50,17 @@ class Desk:
         self.streams = Streams(self.clock, self.reports, carrier, lambda *_: None)
         self.gateway = Gateway(self.streams, carrier, self.clock, lambda: None)
         carrier.serve(model)
-        self.streams.configure(policy())
-        self.reports.configure(policy().admission.priorities)
-        self.gateway.configure(model=model, policy=policy(), context=2048)
+        self.streams.configure(rules)
+        self.reports.configure(rules.admission.priorities)
+        self.gateway.configure(model=model, policy=rules, context=context)
         self.worker: Any = FakeWorker(model.variants[0], "kv")
         self.streams.attach(self.worker)
 
     def _take(self, event: Event) -> None:
         self.events.append(event)
 
-    async def ask(self, **changes: Any) -> StreamHandle:
-        self.worker.renders.append(PROMPT)
+    async def ask(self, prompt: Sequence[int] = PROMPT, **changes: Any) -> StreamHandle:
+        self.worker.renders.append(list(prompt))
         request = GenerationRequest("tiny", text="x", max_tokens=50, user=1)
         return await self.gateway.submit(replace(request, **changes))
 
@@ -67,7 +76,13 @@ class Desk:
 
 @pytest.fixture
 def desk(tiny: ModelSpec) -> Desk:
-    return Desk(tiny)
+    return Desk(tiny, policy(), 2048)
+
+
+@pytest.fixture
+def narrow(tiny: ModelSpec) -> Desk:
+    """Windows of 64 tokens, of which the first 8 stay when the older half of the rest goes."""
+    return Desk(tiny, policy(knobs=replace(policy().knobs, window=Window(True, 8))), 64)
 
 
 async def test_a_request_is_told_with_its_length_limit_weight_and_wait(desk: Desk) -> None:
@@ -172,3 +187,63 @@ async def test_reading_again_after_a_change_of_worker_says_nothing_of_speed(desk
 
     told = desk.events[-1]
     assert (told.prefilled_tokens, told.prefill_s, told.decode_s) == (100, 0.0, 0.5)
+
+
+async def test_what_a_window_forgets_of_a_prompt_beforehand_is_no_work(narrow: Desk) -> None:
+    stream = await narrow.ask()
+    narrow.say(Progress(stream.id, 30, 36, 0.2))
+    narrow.reports.progress(1010.0)
+    narrow.say(Progress(stream.id, 36, 36, 0.1))
+    narrow.say(Tokens(stream.id, 0, [9], "a"))
+
+    arrived, *told = narrow.events
+    assert arrived.prompt_tokens == 36
+    assert [event.prefilled_tokens for event in told] == [30, 36]
+
+
+async def test_what_lies_in_the_cache_of_a_forgetful_conversation_is_no_work(narrow: Desk) -> None:
+    first = await narrow.ask()
+    narrow.say(Progress(first.id, 36, 36))
+    narrow.say(Finished(first.id, "stop"))
+
+    await narrow.ask([*PROMPT, *range(200, 210)])
+
+    arrived = [event for event in narrow.events if isinstance(event, RequestArrived)]
+    assert [event.prompt_tokens for event in arrived] == [36, 10]
+
+
+async def begun_whole(narrow: Desk) -> StreamHandle:
+    """A prompt of 90 tokens whose first 60 are there: its window is full before its end."""
+    first = await narrow.ask(PROMPT[:60])
+    narrow.say(Progress(first.id, 60, 60))
+    narrow.say(Finished(first.id, "stop"))
+    narrow.events.clear()
+    stream = await narrow.ask(PROMPT[:90])
+    narrow.say(Progress(stream.id, 63, 90, 0.1))
+    narrow.say(Full(stream.id, 63))
+    return stream
+
+
+async def test_what_a_window_forgets_of_a_prompt_while_it_is_read_has_been_read(
+    narrow: Desk,
+) -> None:
+    stream = await begun_whole(narrow)
+    narrow.reports.progress(1010.0)
+    narrow.say(Moved(stream.id, 28, 35))
+    narrow.reports.progress(1011.0)
+    narrow.say(Progress(stream.id, 50, 62, 0.1))
+    narrow.reports.progress(1012.0)
+
+    arrived, *told = narrow.events
+    assert arrived.prompt_tokens == 30
+    assert [event.prefilled_tokens for event in told] == [3, 18]
+
+
+async def test_what_stays_and_is_read_again_has_not_been_read_yet(narrow: Desk) -> None:
+    narrow.worker.ready = replace_struct(narrow.worker.ready, rereads="quantized keys")
+    stream = await begun_whole(narrow)
+    narrow.reports.progress(1010.0)
+    narrow.say(Progress(stream.id, 50, 62, 0.1))
+    narrow.reports.progress(1011.0)
+
+    assert [event.prefilled_tokens for event in narrow.events[1:]] == [18]

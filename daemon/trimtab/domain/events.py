@@ -33,6 +33,8 @@ class Demand:
         worker_bytes: Anonymous memory of the serving worker; None if there is none.
         running_bytes: KV of running conversations in memory, in segments of ours.
         filed_bytes: KV of running conversations on disk.
+        unwritten_bytes: Memory that it still takes, which the kernel counts as available: the disk
+            hasn't taken it yet.
     """
 
     running: int = 0
@@ -43,6 +45,7 @@ class Demand:
     worker_bytes: int | None = None
     running_bytes: int = 0
     filed_bytes: int = 0
+    unwritten_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

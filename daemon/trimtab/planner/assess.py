@@ -25,7 +25,7 @@ MIB: Final = 1024 * 1024
 class Fit(IntEnum):
     """How a point stands to the memory limit, best first."""
 
-    ROOMY = 0  # a whole conversation fits, and the leave threshold is kept
+    ROOMY = 0  # a whole conversation fits, and the leave threshold is kept, unwritten KV off
     KEPT = 1  # a whole conversation fits, and the headroom is kept
     NOW = 2  # the headroom is kept with what is cached now, not with a whole conversation
     OVER = 3  # it isn't
@@ -99,9 +99,8 @@ def room(known: Basis, policy: Policy, here: Situation, margin_bytes: float) -> 
         return Room(-1.0, inf, Fit.KEPT)
     cached = known.kv_bytes_per_token * here.kv_tokens
     loaded = available + here.held_bytes - known.loaded_bytes
-    roomy, kept = (
-        loaded - margin_bytes - keep for keep in (limit.leave_bytes, limit.headroom_bytes)
-    )
+    kept = loaded - margin_bytes - limit.headroom_bytes
+    roomy = loaded - margin_bytes - limit.leave_bytes - here.unwritten_bytes
     fits_now = loaded - cached >= limit.headroom_bytes
     return Room(
         roomy if roomy >= cached else -1.0,
@@ -118,6 +117,7 @@ def situation(state: State) -> Situation:
         held_bytes=state.demand.worker_bytes or 0,
         kv_tokens=state.demand.kv_tokens,
         speeds=state.queue.speeds,
+        unwritten_bytes=state.demand.unwritten_bytes,
     )
 
 

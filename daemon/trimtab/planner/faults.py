@@ -28,7 +28,10 @@ QUARANTINE_MAX_S: Final = 3600.0
 
 
 def lost(state: State, event: WorkerLost) -> State:
-    """The serving worker is gone; too many losses in a short time quarantine its variant."""
+    """The serving worker is gone; too many losses in a short time quarantine its variant.
+
+    What was to be set for it isn't waited for any more: it may hang on a disk.
+    """
     losses = _with(state.losses.get(event.variant, ()), event.at_s, LOSS_WINDOW_S)
     barren_times: tuple[float, ...] = ()
     if not event.tokens:
@@ -39,6 +42,7 @@ def lost(state: State, event: WorkerLost) -> State:
         barren={**state.barren, event.variant: barren_times},
         retry_s=event.at_s + (BACKOFF_S * 2 ** (barren - 2) if barren > 1 else 0.0),
         point=PARKED,
+        waiting_for=state.waiting_for if state.running is not None else frozenset(),
         parked=False,
         lost_point=state.point if not state.point.parked else state.lost_point,
         losses={**state.losses, event.variant: losses},

@@ -48,12 +48,14 @@ class Situation:
         held_bytes: What the serving worker holds now, and would give back.
         kv_tokens: Tokens cached for the running streams; they move along with a step.
         speeds: Observed ÷ known speed.
+        unwritten_bytes: What is counted as available and must be written to a disk before it is.
     """
 
     available_bytes: int | None
     held_bytes: int
     kv_tokens: int
     speeds: Speeds = field(default_factory=Speeds)
+    unwritten_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

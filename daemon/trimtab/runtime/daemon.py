@@ -45,6 +45,7 @@ from trimtab.serving.gateway import Gateway
 from trimtab.serving.meter import Meter, kv_readings
 from trimtab.serving.observers import Observers
 from trimtab.serving.pool import Pool
+from trimtab.serving.refusals import shutting_down
 from trimtab.serving.reports import Reports
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
@@ -223,17 +224,18 @@ class Daemon:
         self.controller.post(PolicyChanged(self.clock.monotonic_s(), policy.revision))
 
     async def drain(self, deadline_s: float) -> None:
-        """Admit nothing more and let streams end; those that don't get one terminal event."""
+        """Admit nothing more and let end what was admitted; what doesn't gets one error."""
         self._draining = True
         self.gateway.drain()
         until_s = self.clock.monotonic_s() + deadline_s
-        while self.streams.busy() and self.clock.monotonic_s() < until_s:
+        while self._at_work() and self.clock.monotonic_s() < until_s:
             await self.clock.sleep(DRAIN_POLL_S)
-        self.streams.fail_all(
-            lambda: ServingError(
-                "the daemon is shutting down", code="shutting_down", retry_after_s=5
-            )
-        )
+        self.gateway.close()
+        self.streams.fail_all(shutting_down)
+
+    def _at_work(self) -> bool:
+        """True while any request hasn't had its answer."""
+        return self.streams.busy() or self.gateway.rendering > 0
 
     async def stop(self) -> None:
         """End the loop and all workers."""
@@ -266,6 +268,7 @@ class Daemon:
             worker_bytes=held,
             running_bytes=ledger.leased,
             filed_bytes=ledger.filed,
+            unwritten_bytes=ledger.unwritten,
         )
 
     def look(self) -> None:

@@ -32,6 +32,7 @@ from trimtab.errors import LoadError, ServingError, TrimtabError
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
+from trimtab.serving.claims import Idle
 from trimtab.serving.pool import Pool
 from trimtab.serving.running_kv import RunningKv
 from trimtab.serving.stream import StreamState
@@ -213,26 +214,26 @@ class Dispatcher:
         self.point = carried_out(self.point, action)
 
     async def _place_kv(self, action: PlaceIdleKv) -> None:
-        """Running conversations' KV now; idle ones' follows on ticks, beside whatever comes.
+        """Running conversations' KV goes to files now; all else follows beside whatever comes.
 
-        Writing it may take half a minute on a slow disk, in which memory can run short.
+        What a disk has to write may take it half a minute, in which memory can run short, and one
+        that hangs never has it.
 
         Raises:
             ServingError: Running conversations' can't be moved.
         """
         self.point = carried_out(self.point, action)
-        on_disk = action.placement is KvPlacement.DISK_ALL
         if self._pool.disk is not None:
             self._pool.disk.try_again()  # a plan counts on it: else everything may be parked
-        move = self.running_kv.to_disk if on_disk else self.running_kv.to_memory
-        if reason := await move():
+        if action.placement is not KvPlacement.DISK_ALL:
+            return
+        if reason := await self.running_kv.to_disk():
             raise ServingError(reason, code="kv_not_moved")
 
     async def follow_placement(self, room_bytes: float) -> None:
         """Bring KV to where it belongs: idle conversations', the oldest first, then others'.
 
-        Running ones' comes back from disk here, too, after a switch to a point that has it in
-        memory, or a move for which there was no room.
+        Running ones' is written here, and comes back from disk.
 
         Args:
             room_bytes: Memory that may be taken for that.
@@ -264,10 +265,16 @@ class Dispatcher:
         return await self.running_kv.to_memory()
 
     async def _offload_idle(self) -> str:
-        while (idle := self._pool.to_offload()) is not None:
-            if reason := await self._pool.offload(idle, self._clock.monotonic_s()):
-                return reason
-        return ""
+        """The oldest first; what is too large for the quota or the budget stops no other."""
+        pool, refused, told = self._pool, list[Idle](), ""
+        while (idle := pool.to_offload(refused)) is not None:
+            now = self._clock.monotonic_s()
+            if reason := await pool.offload(idle, now):
+                refused.append(idle)
+                told = reason
+            if pool.disk is None or pool.disk.forbids(0, now):
+                break
+        return told
 
     # ------------------------------------------------------------ hand-over
 

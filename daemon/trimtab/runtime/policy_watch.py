@@ -155,7 +155,8 @@ class PolicyWatch:
         Raises:
             PolicyError: The file is bad; the policy in force stays.
         """
-        return await self._change(self._name)
+        async with self._one_at_a_time:
+            return await self._change(self._name)
 
     async def compile(self, text: str) -> Policy:
         """Compile a candidate for this device, without touching what is in force.
@@ -173,11 +174,12 @@ class PolicyWatch:
         Raises:
             PolicyError: It is bad or isn't there; the policy in force stays, and stays watched.
         """
-        view = await self._change(as_name(name))
-        try:
-            await asyncio.to_thread(save_choice, self._state, self._configured, name)
-        except StateError as error:
-            self._log.warning("choice_not_kept", error=error.message, hint=error.hint)
+        async with self._one_at_a_time:
+            view = await self._change(as_name(name))
+            try:
+                await asyncio.to_thread(save_choice, self._state, self._configured, name)
+            except StateError as error:
+                self._log.warning("choice_not_kept", error=error.message, hint=error.hint)
         return view
 
     async def library(self) -> list[dict[str, Any]]:
@@ -280,20 +282,22 @@ class PolicyWatch:
     # ------------------------------------------------------------ inside
 
     async def _change(self, name: str) -> PolicyView:
-        """Read a policy and its scheduled ones off the loop, and put what holds in force."""
-        async with self._one_at_a_time:
-            read = await asyncio.to_thread(self._read, name)
+        """Read a policy and its scheduled ones off the loop, and put what holds in force.
+
+        One at a time.
+        """
+        read = await asyncio.to_thread(self._read, name)
+        if name == self._name:
+            self._seen = read.content
+        try:
+            self._accept(read)
+        except PolicyError as error:
             if name == self._name:
-                self._seen = read.content
-            try:
-                self._accept(read)
-            except PolicyError as error:
-                if name == self._name:
-                    self._error = error.message
-                    self._files = read.files or self._files
-                raise
-            self._name = name
-            self._apply()
+                self._error = error.message
+                self._files = read.files or self._files
+            raise
+        self._name = name
+        self._apply()
         return self.view()
 
     def _read(self, name: str) -> _Read:

@@ -77,7 +77,8 @@ class Carrier:
         if lease is None:
             stream.lease = self._lease(stream, model, variant)
         elif not self._refused(model, variant).isdisjoint(lease.writers):
-            lease.valid, lease.writers = 0, ()
+            lease.rewind(0)
+            lease.writers = ()
         assert stream.lease is not None
         stream.lease.written_by(variant.name)
         stream.wanted_tokens = 0

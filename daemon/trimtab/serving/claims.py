@@ -30,6 +30,9 @@ class Lease:
         writers: Names of the variants that computed it, or may have.
         said: Keys of what was said in it (`serving.said`), once its stream has ended.
         filling: True while a thread writes into the segment: it can't be closed.
+        written: Tokens of a segment on disk that the disk has taken.
+        writing: Tokens that it will have taken once it has written what it is about to.
+        again: Tokens that were given to it, and are computed and written anew.
     """
 
     segment: Segment
@@ -40,6 +43,34 @@ class Lease:
     writers: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     filling: bool = False
+    written: int = 0
+    writing: int = 0
+    again: int = 0
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Memory that its segment on disk still holds, since the disk hasn't taken it."""
+        segment = self.segment
+        if not segment.on_disk:
+            return 0
+        return segment.predicted_bytes(self.valid) - segment.predicted_bytes(self.written)
+
+    def rewind(self, tokens: int) -> None:
+        """Nothing beyond its first tokens counts any more: the rest is computed again."""
+        self.valid = min(self.valid, tokens)
+        self.again += max(0, self.writing - self.valid)
+        self.writing = min(self.writing, self.valid)
+        self.written = min(self.written, self.valid)
+
+    def write(self) -> int:
+        """All that counts now is about to be written.
+
+        Returns:
+            How many tokens of it were before.
+        """
+        again, self.again = self.again, 0
+        self.writing = self.valid
+        return again
 
     def written_by(self, variant: str) -> None:
         """A variant computes KV in it from now on."""
@@ -124,6 +155,7 @@ class Ledger:
 
     leased: int = 0
     filed: int = 0  # of running conversations on disk: what they would take in memory
+    unwritten: int = 0  # of that, what the disk hasn't taken yet
     idle: int = 0
     idle_count: int = 0
     stored: int = 0

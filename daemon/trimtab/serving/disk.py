@@ -227,6 +227,10 @@ class KvDisk:
         if not claim.written:
             self.writes.uncount(claim)
 
+    def wear(self, size_bytes: int, at_s: float) -> None:
+        """Count what is written again, where there is space for it already."""
+        self.writes.count(Claim(at_s, size_bytes, written=True, over=True))
+
     def failed(self, reason: str, at_s: float) -> None:
         """It didn't take what was to be written: it is left alone for a while."""
         self._rest.failed(reason, at_s)

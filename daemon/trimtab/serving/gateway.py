@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from trimtab.errors import RequestError, ServingError, SilentWorkerError, Worker
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.prompts import beginning, render
+from trimtab.serving.refusals import shutting_down
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
 from trimtab.serving.streams import Streams
@@ -36,7 +38,6 @@ class Gateway:
         request_waits: Called when a request comes and nothing is loaded.
 
     Attributes:
-        rendering: Requests that have no prompt yet.
         why_not_loaded: What one is told for which nothing is loaded in time.
         on_request: Called when a request comes, before anything is asked of a worker.
     """
@@ -53,7 +54,7 @@ class Gateway:
         self._clock = clock
         self._request_waits = request_waits
         self._numbers = itertools.count(1)
-        self.rendering = 0
+        self._rendering: set[asyncio.Timeout] = set()
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
         self._context = 0
@@ -71,6 +72,16 @@ class Gateway:
         """Admit nothing more: the daemon is going down."""
         self._draining = True
 
+    def close(self) -> None:
+        """Wait no longer for those that aren't in the queue yet: each is told so."""
+        for limit in self._rendering:
+            limit.reschedule(0.0)
+
+    @property
+    def rendering(self) -> int:
+        """Requests that aren't in the queue yet: they have no prompt, or their KV is on its way."""
+        return len(self._rendering)
+
     def model(self) -> ModelSpec | None:
         """The model that is served; None if there is none."""
         return self._model
@@ -84,17 +95,28 @@ class Gateway:
         arrived_s = self._clock.monotonic_s()
         policy, model = self._check(request)
         request = _in_the_models_way(request, model)
-        self.rendering += 1
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._rendering.add(limit)
+                stream = await self._prepared(request, policy, arrived_s)
+        except TimeoutError as error:
+            raise shutting_down() from error
+        finally:
+            self._rendering.discard(limit)
+        self._streams.add(stream)
+        return stream
+
+    async def _prepared(
+        self, request: GenerationRequest, policy: Policy, arrived_s: float
+    ) -> Stream:
+        """A stream with its prompt, and with KV to begin with if there is any."""
         if self.on_request is not None:
             self.on_request()
-        try:
-            prompt, worker = await self._render(request, policy.admission.max_wait_s)
-            view = await self._view(request, policy, prompt, worker)
-            stream = self._stream(request, policy, prompt, view, arrived_s)
-            await self._carrier.prepare(stream, worker)
-        finally:
-            self.rendering -= 1
-        self._streams.add(stream)
+        prompt, worker = await self._render(request, policy.admission.max_wait_s)
+        view = await self._view(request, policy, prompt, worker)
+        stream = self._stream(request, policy, prompt, view, arrived_s)
+        await self._carrier.prepare(stream, worker)
         return stream
 
     def _stream(

@@ -9,7 +9,7 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -305,9 +305,14 @@ class Pool:
 
     # ------------------------------------------------------------ disk
 
-    def to_offload(self) -> Idle | None:
-        """The idle conversation in memory that was used longest ago; None if there is none."""
-        return self._oldest()
+    def to_offload(self, but: Sequence[Idle] = ()) -> Idle | None:
+        """The idle conversation in memory that was used longest ago; None if there is none.
+
+        Args:
+            but: Not one of these.
+        """
+        those = (idle for idle in self._movable() if not any(idle is one for one in but))
+        return _used_first(those)
 
     async def offload(self, idle: Idle, at_s: float) -> str:
         """Move an idle conversation's KV to disk, unless its next turn comes before that is done.
@@ -344,12 +349,17 @@ class Pool:
     def room_on_disk(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can.
 
-        Conversations on disk that were used longest ago make way.
+        Conversations on disk that were used longest ago make way. If they couldn't make enough,
+        they all stay.
         """
         disk = self.disk
         if disk is None:
             return "there is no disk for it"
         if reason := disk.forbids(size_bytes, at_s):
+            return reason
+        those = [idle.stored for idle in self._movable(in_memory=False, on_disk=True)]
+        could_go = sum(stored.size_bytes for stored in those if stored is not None)
+        if reason := disk.room_for(size_bytes - could_go, at_s):
             return reason
         self.keep_to_quota(size_bytes)
         return disk.room_for(size_bytes, at_s)
@@ -422,6 +432,7 @@ class Pool:
                 for lease in self._leases
                 if lease.segment.on_disk
             ),
+            unwritten=sum(lease.unwritten_bytes for lease in self._leases),
             idle=self.idle_bytes(),
             idle_count=len(self._idle),
             stored=self.disk.stored_bytes if self.disk is not None else 0,
@@ -488,8 +499,7 @@ class Pool:
 
     def _oldest(self, *, in_memory: bool = True, on_disk: bool = False) -> Idle | None:
         """The idle conversation there that was used longest ago; None if there is none."""
-        those = self._movable(in_memory=in_memory, on_disk=on_disk)
-        return min(those, key=lambda idle: idle.used_s, default=None)
+        return _used_first(self._movable(in_memory=in_memory, on_disk=on_disk))
 
     def _movable(self, *, in_memory: bool = True, on_disk: bool = False) -> list[Idle]:
         """Idle conversations there that can be moved or dropped now."""
@@ -550,6 +560,10 @@ class Pool:
         if idle.stored is not None and self.disk is not None:
             self.disk.give_up(idle.stored)
         return committed
+
+
+def _used_first(conversations: Iterable[Idle]) -> Idle | None:
+    return min(conversations, key=lambda idle: idle.used_s, default=None)
 
 
 def _stepped(lease: Lease, tokens: int) -> int:

@@ -30,14 +30,14 @@ class _Told:
 
     Attributes:
         stream: Its record.
-        known: Tokens of the prompt whose KV was there when it came.
-        prefilled: Tokens of the rest that have been read.
+        whole: Tokens of its prompt that had to be read when it came.
+        prefilled: Tokens of those that have been read.
         produced: Tokens of the answer, without the first.
         spent: What the engine had done for it.
     """
 
     stream: Stream
-    known: int
+    whole: int
     prefilled: int = 0
     produced: int = 0
     spent: Spent = field(default_factory=Spent)
@@ -92,14 +92,15 @@ class Reports:
     def arrived(self, stream: Stream, at_s: float) -> None:
         """A request is in the queue."""
         self.progress(at_s)
-        known = 0 if stream.lease is None else min(stream.lease.valid, len(stream.prompt) - 1)
-        self._told[stream.id] = _Told(stream, known)
+        seen = stream.view.cached(len(stream.prompt))
+        known = 0 if stream.lease is None else min(stream.lease.valid, seen - 1)
+        self._told[stream.id] = _Told(stream, seen - known)
         limited = stream.request.max_tokens is not None
         self._post(
             RequestArrived(
                 at_s,
                 stream.id,
-                len(stream.prompt) - known,
+                seen - known,
                 stream.max_tokens if limited else None,
                 self._weights.get(stream.request.priority, 1.0),
                 waited_s=max(0.0, at_s - stream.arrived_s),
@@ -164,13 +165,14 @@ class Reports:
 def _since(told: _Told) -> _News:
     """What there is to tell.
 
-    A prompt that was answered stays read, whatever a new worker has to read again: that time says
-    nothing about how fast prompts are read.
+    What a window forgets while the prompt is read had been read, and what it forgot before never
+    is. A prompt that was answered stays read, whatever a new worker has to read again: that time
+    says nothing about how fast prompts are read.
     """
     stream, before = told.stream, told.spent
     spent = stream.spent
-    whole = len(stream.prompt) - told.known
-    read = whole if stream.generated else min(whole, max(0, spent.cached - told.known))
+    left = 0 if stream.generated else stream.view.cached(len(stream.prompt)) - spent.cached
+    read = max(0, told.whole - max(0, left))
     produced = max(0, len(stream.generated) - 1)
     written = produced - told.produced
     shared = spent.companions - before.companions

@@ -113,7 +113,7 @@ class Room:
             return f"a stream came to its new segment with {message.valid} tokens"
         if view != stream.view:
             self._count(stream, view)
-        target.valid = message.valid
+        target.valid = stream.spent.cached = message.valid
         if stream.lease is not None:
             self._pool.drop(stream.lease)
         stream.lease, stream.moving, stream.view = target, None, view

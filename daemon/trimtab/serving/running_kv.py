@@ -7,9 +7,10 @@ back: that is what makes memory available. What is read again from the disk then
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
@@ -21,6 +22,9 @@ from trimtab.serving.streams import Streams
 from trimtab.serving.threads import undisturbed
 
 MOVE_DEADLINE_S: Final = 10.0
+FILE_DEADLINE_S: Final = 10.0
+"""For the space of one conversation: a plan waits for it, and none other is made meanwhile."""
+
 POLL_S: Final = 0.005
 WRITE_BACK_TOKENS: Final = 64
 """New tokens that may wait in memory: they aren't available to anybody until they are written."""
@@ -39,7 +43,6 @@ class RunningKv:
         self._streams = streams
         self._pool = pool
         self._clock = clock
-        self._written: dict[FileSegment, int] = {}
 
     @property
     def in_memory(self) -> list[Stream]:
@@ -52,7 +55,7 @@ class RunningKv:
         return self._running(lambda lease: lease.segment.on_disk)
 
     async def to_disk(self) -> str:
-        """Move all that are in memory to disk.
+        """Move all that are in memory to disk, where `write_back` is to write them.
 
         Returns:
             Why not all could be, in words; empty if all were.
@@ -63,25 +66,17 @@ class RunningKv:
         if reason := disk.running.why(self._clock.monotonic_s()):
             return reason
         targets, reason = await self._files_for(self.in_memory, disk)
-        slow = await self._move(targets)
-        moved = [stream for stream, target in targets if stream.lease is target]
-        failed = await self._sync(moved)
-        if moved and not failed:
-            disk.worked()
-            disk.running.worked()
-        return failed or reason or slow
+        return await self._move(targets) or reason
 
     async def to_memory(self) -> str:
         """Move all that are on disk back to memory.
 
-        What was added since it was last written is written first: what the disk failed to take
-        isn't copied, but computed again.
+        All is written first: what the disk failed to take isn't copied, but computed again.
 
         Returns:
             Why not all could be, in words; empty if all were.
         """
-        added = [stream for stream in self.on_disk if self._added(stream) > 0]
-        targets, reason = [], await self._sync(added)
+        targets, reason = [], await self._sync(self.on_disk)
         for stream in self.on_disk:
             lease = stream.lease
             try:
@@ -95,18 +90,18 @@ class RunningKv:
     async def write_back(self) -> str:
         """Write what has been added on disk since the last time, as far as it is worth a write.
 
+        A disk that takes what has just been moved there works.
+
         Returns:
             Why some of it couldn't be written, in words; empty if all was.
         """
-        streams = self.on_disk
-        files = {_file_of(stream) for stream in streams}
-        self._written = {file: tokens for file, tokens in self._written.items() if file in files}
-        return await self._sync([one for one in streams if self._added(one) >= WRITE_BACK_TOKENS])
-
-    def _added(self, stream: Stream) -> int:
-        """Tokens on disk that haven't been written yet."""
-        segment = _file_of(stream)
-        return 0 if segment is None else _valid(stream) - self._written.get(segment, 0)
+        due = [stream for stream in self.on_disk if _is_due(stream)]
+        moved = any(stream.lease is not None and not stream.lease.written for stream in due)
+        failed, disk = await self._sync(due), self._pool.disk
+        if moved and not failed and disk is not None:
+            disk.worked()
+            disk.running.worked()
+        return failed
 
     async def _sync(self, streams: Sequence[Stream]) -> str:
         """Write what streams have added on disk.
@@ -119,20 +114,23 @@ class RunningKv:
         """
         reason = ""
         for stream in streams:
-            segment = _file_of(stream)
+            lease, segment = stream.lease, _file_of(stream)
             descriptor = segment.another_descriptor() if segment is not None else None
-            if segment is None or descriptor is None:
+            if lease is None or segment is None or descriptor is None:
                 continue  # it has ended or gone elsewhere while another one's was written
-            self._written[segment] = _valid(stream)
-            synced = partial(self._synced, stream, segment)
+            if (again := lease.write()) and self._pool.disk is not None:
+                size_bytes = again * segment.shape.token_bytes
+                self._pool.disk.wear(size_bytes, self._clock.monotonic_s())
+            synced = partial(self._synced, stream, lease, segment)
             failed = await undisturbed(write_back, descriptor, undo=synced)
             synced(failed)
             reason = failed or reason
         return reason
 
-    def _synced(self, stream: Stream, segment: FileSegment, failed: str) -> None:
+    def _synced(self, stream: Stream, lease: Lease, segment: FileSegment, failed: str) -> None:
         """Writing has ended; also if nobody waits for it any more, since it is said only once."""
         if not failed:
+            lease.written = lease.writing
             return
         self._pool.doubt(segment)
         self._streams.doubt(stream)
@@ -192,7 +190,7 @@ class RunningKv:
         claim = disk.claim(size_bytes, now)
         order = claim, memory.shape, memory.capacity, tokens
         try:
-            segment = await undisturbed(disk.new_segment, *order, undo=FileSegment.close)
+            segment = await _in_time(disk.new_segment, *order)
         except BaseException as error:
             disk.unclaim(claim)
             if isinstance(error, ServingError):
@@ -239,8 +237,13 @@ def _file_of(stream: Stream) -> FileSegment | None:
     return segment if isinstance(segment, FileSegment) else None
 
 
-def _valid(stream: Stream) -> int:
-    return stream.lease.valid if stream.lease is not None else 0
+def _is_due(stream: Stream) -> bool:
+    """Whether writing it back is worth it: what was never written holds memory that was needed."""
+    lease = stream.lease
+    if lease is None:
+        return False
+    added = lease.valid - lease.written
+    return added >= WRITE_BACK_TOKENS or added > 0 == lease.written
 
 
 def _can_move(stream: Stream, target: Lease) -> bool:
@@ -254,3 +257,31 @@ def _can_move(stream: Stream, target: Lease) -> bool:
         and stream.moving is None
         and not stream.detaching
     )
+
+
+async def _in_time(make: Callable[..., FileSegment], *order: Any) -> FileSegment:
+    """Have a file made by a thread that a disk may hold up for as long as it likes.
+
+    Who is cancelled doesn't wait for it. What is made too late for anybody is closed.
+
+    Raises:
+        ServingError: The disk fails, or takes too long.
+    """
+    making = asyncio.ensure_future(asyncio.to_thread(make, *order))
+    try:
+        async with asyncio.timeout(FILE_DEADLINE_S):
+            return await asyncio.shield(making)
+    except TimeoutError as error:
+        making.add_done_callback(_close_made)
+        raise ServingError(
+            f"the disk made no room for a running conversation within {FILE_DEADLINE_S:.0f} s",
+            code="kv_disk_failed",
+        ) from error
+    except asyncio.CancelledError:
+        making.add_done_callback(_close_made)
+        raise
+
+
+def _close_made(making: asyncio.Future[FileSegment]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()

@@ -270,8 +270,9 @@ class Stream:
         """The worker reads what is seen of it again, but for what never moves."""
         self.view = view
         self.reading = True
+        self.spent.cached = min(self.spent.cached, view.keep)
         if self.lease is not None:
-            self.lease.valid = min(self.lease.valid, view.keep)
+            self.lease.rewind(view.keep)
 
     def heard(self, message: FromWorker, at_s: float) -> None:
         """Its worker has said something of it."""

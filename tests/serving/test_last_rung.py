@@ -1,0 +1,223 @@
+"""A disk that is slow, or hangs, while running conversations' KV goes there holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rig import MIB, Rig, running
+from test_kv_disk import Gate
+from test_running_kv import ask, memory_for_all_but_kv, moved, on_disk, place, placing
+
+from trimtab.domain.decisions import Direction
+from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.models import ModelSpec
+from trimtab.policy.compiled import Carry, Handover, Policy, Window
+from trimtab.serving import running_kv
+from trimtab.serving.disk import KvDisk
+from trimtab.serving.stream import Stream
+
+WINDOW = 512
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> KvDisk:
+    return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
+
+
+def one_variant() -> Policy:
+    rules = placing(slow=True)
+    knobs, handover = replace(rules.knobs, variants=("fp32",)), Handover(Carry.KV, Carry.KV, 5.0)
+    return replace(rules, knobs=knobs, handover=handover)
+
+
+def shifting() -> Policy:
+    rules = placing(slow=True)
+    window = Window(True, 4)
+    knobs = replace(rules.knobs, context_min=WINDOW, context_max=WINDOW, window=window)
+    return replace(rules, knobs=knobs)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """In the way of all that is written back to a disk."""
+    gate = Gate(running_kv.write_back)
+    monkeypatch.setattr(running_kv, "write_back", gate)
+    return gate
+
+
+async def test_a_worker_that_dies_while_the_disk_takes_kv_is_replaced_at_once(
+    tiny: ModelSpec, disk: KvDisk, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, one_variant(), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        with memory_for_all_but_kv(rig, monkeypatch):
+            await gate.begun()
+            away = on_disk(stream)
+            rig.kill_worker()
+            await rig.read(stream, answer)
+        gate.open()
+
+        assert away
+        assert len(answer.tokens) == 150
+        assert stream.disclosure.resumed == 1
+
+
+async def test_memory_that_runs_short_while_the_disk_takes_kv_is_answered(
+    tiny: ModelSpec, disk: KvDisk, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, one_variant(), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=200)
+        await rig.read(stream, tokens=20)
+        with memory_for_all_but_kv(rig, monkeypatch):
+            await gate.begun()
+        rig.sensors.available_bytes = 20.0 * MIB
+        await rig.until(lambda: rig.daemon.streams.active is None)
+        gate.open()
+
+        assert rig.records.made[-1].direction is Direction.PARK
+
+
+async def test_a_plan_that_wants_kv_at_home_does_not_wait_for_the_disk(
+    tiny: ModelSpec, disk: KvDisk, gate: Gate
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        expected = await rig.read(await ask(rig, max_tokens=200))
+        rig.daemon.pool.release_all()
+        stream, answer = await moved(rig, after=20, max_tokens=200)
+        await gate.begun()
+        async with asyncio.timeout(5):
+            await place(rig, KvPlacement.MEMORY)
+        still = on_disk(stream)
+        rig.pin("int8")
+        async with asyncio.timeout(10):
+            await rig.serves("int8")
+        gate.open()
+        await rig.until(lambda: not on_disk(stream))
+        runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert still
+        assert runs
+        assert len(answer.tokens) == len(expected.tokens)
+
+
+async def test_a_plan_does_not_wait_for_a_file_that_an_earlier_one_was_to_make(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        making = Gate(disk.new_segment)
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "new_segment", making)
+            placed = asyncio.ensure_future(place(rig, KvPlacement.DISK_ALL))
+            await making.begun()
+            rig.pin("int8")
+            async with asyncio.timeout(10):
+                await rig.serves("int8")
+            space = disk.stored_bytes
+        making.open()
+        await placed
+        await rig.read(stream, answer)
+        await rig.until(lambda: disk.stored_bytes == 0)
+
+        assert space == 0
+        assert len(answer.tokens) == 150
+
+
+async def test_a_disk_that_makes_no_file_in_time_is_told_and_left_alone(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=150)
+        answer = await rig.read(stream, tokens=20)
+        making = Gate(disk.new_segment)
+        monkeypatch.setattr(disk, "new_segment", making)
+        monkeypatch.setattr(running_kv, "FILE_DEADLINE_S", 0.1)
+        told = await rig.daemon.dispatcher.running_kv.to_disk()
+        rests = disk.room_for(1, rig.daemon.clock.monotonic_s())
+        making.open()
+        await rig.read(stream, answer)
+        await rig.until(lambda: disk.stored_bytes == 0)
+
+        assert "made no room" in told
+        assert rests == told
+        assert len(answer.tokens) == 150
+
+
+async def test_what_is_not_written_yet_counts_until_it_is(
+    tiny: ModelSpec, disk: KvDisk, gate: Gate
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=150)
+        await gate.begun()
+        ledger = rig.daemon.pool.ledger()
+        told = rig.daemon.demand(ledger).unwritten_bytes
+        gate.open()
+        await rig.until(lambda: rig.daemon.pool.ledger().unwritten < ledger.unwritten)
+        runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert ledger.unwritten == told == ledger.filed > 0
+        assert runs
+
+
+class Watched:
+    """What is written back, and how far the conversation was then."""
+
+    def __init__(self, stream: Stream, patch: pytest.MonkeyPatch) -> None:
+        self._write_back, self._stream = running_kv.write_back, stream
+        self.shifts: list[int] = []
+        patch.setattr(running_kv, "write_back", self)
+
+    def __call__(self, descriptor: int) -> str:
+        self.shifts.append(self._stream.shifts)
+        return self._write_back(descriptor)
+
+
+async def shifted(rig: Rig, times: int = 1) -> Stream:
+    """A conversation on disk whose window has been shifted, and some tokens more."""
+    stream, answer = await moved(rig, after=20, max_tokens=1400)
+    while stream.shifts < times:
+        await rig.read(stream, answer, len(answer.tokens) + 10)
+    await rig.read(stream, answer, len(answer.tokens) + 10)
+    return stream
+
+
+async def test_what_is_read_again_after_a_shift_is_written_again_and_counts(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, shifting(), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=1400)
+        watched, before = Watched(stream, monkeypatch), disk.writes.counted_bytes
+        space = disk.stored_bytes
+        while stream.shifts < 2:
+            await rig.read(stream, answer, len(answer.tokens) + 20)
+        await rig.until(lambda: 2 in watched.shifts)
+        more = disk.writes.counted_bytes - before
+
+        assert 1 in watched.shifts
+        assert more > space // 2
+        assert disk.stored_bytes == space
+
+
+async def test_what_is_read_again_after_a_shift_goes_home_only_once_the_disk_has_taken_it(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, shifting(), disk=disk) as rig:
+        stream = await shifted(rig)
+        gate = Gate(running_kv.write_back)
+        monkeypatch.setattr(running_kv, "write_back", gate)
+        home = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_memory())
+        await gate.begun()
+        still = on_disk(stream)
+        gate.open()
+        told = await home
+
+        assert still
+        assert told == ""
+        assert not on_disk(stream)
