@@ -320,6 +320,18 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
     message: str
 
 
+class DraftLost(msgspec.Struct, frozen=True, tag="draft_lost"):
+    """The draft variant doesn't load, or fails later: the target does without it.
+
+    The first comes before `Ready`, the second at any time after it.
+
+    Attributes:
+        reason: In words.
+    """
+
+    reason: str
+
+
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     """A prompt's token ids."""
 
@@ -511,6 +523,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 FromWorker: TypeAlias = (
     Ready
     | LoadFailed
+    | DraftLost
     | Rendered
     | RenderFailed
     | Progress
