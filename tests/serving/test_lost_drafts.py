@@ -13,6 +13,7 @@ from test_continuity import TALK
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
+from trimtab.workers.protocol import DraftLost
 
 DRAFTING = policy(knobs=replace(policy().knobs, speculation=("off", "ngram", "draft:int4")))
 
@@ -69,3 +70,17 @@ async def test_a_worker_that_dies_while_its_draft_loads_is_tried_without_it(
     assert failed is not None
     assert failed.kind == "failed"
     assert failed.reason.endswith("it is tried again without its draft int4")
+
+
+async def test_a_draft_that_fails_while_it_serves_is_out_and_its_worker_stays(
+    tiny: ModelSpec,
+) -> None:
+    async with running(tiny, DRAFTING) as rig:
+        began = rig.daemon.dispatcher.point.speculation
+        (worker,) = rig.daemon.supervisor.workers
+        rig.daemon.supervisor.worker_said(worker, DraftLost("its logits are no numbers"))
+        await serves_without_draft(rig)
+
+        assert began == "draft:int4"
+        assert rig.daemon.supervisor.workers == (worker,)
+        assert worker.draft_lost == "its logits are no numbers"
