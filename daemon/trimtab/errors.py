@@ -14,7 +14,8 @@ The tree::
     │   ├── LoadError         a variant does not load
     │   └── ContextError      more tokens than the context holds
     ├── WorkerError           a worker process died, hung or broke the protocol
-    │   └── SilentWorkerError it lives and does not answer in time
+    │   ├── SilentWorkerError it lives and does not answer in time
+    │   └── DraftError        it died while it loaded a draft as well, which may be why
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
     ├── NotRunningError       no daemon answers on the socket
@@ -131,6 +132,12 @@ class SilentWorkerError(WorkerError):
     """A worker lives and does not answer in time."""
 
     code = "worker_silent"
+
+
+class DraftError(WorkerError):
+    """A worker died while it loaded a variant and its draft; which of them it was isn't known."""
+
+    code = "draft_failed"
 
 
 class ServingError(TrimtabError):

@@ -54,6 +54,38 @@ async def test_the_official_client_generates(gateway: Gateway, client: ollama.As
     assert (as_it_is.messages, as_it_is.text) == (None, "Why?")
 
 
+async def test_a_top_p_of_0_keeps_the_best_token_alone(
+    gateway: Gateway, client: ollama.AsyncClient
+) -> None:
+    await client.generate("tiny", "Why?", options={"top_p": 0})
+    await client.generate("tiny", "Why?")
+
+    assert [asked.sampling.top_p for asked in gateway.inference.requests] == [0, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("options", "penalty", "window"),
+    [
+        ({}, 1.1, 64),
+        ({"repeat_last_n": 5}, 1.1, 5),
+        ({"repeat_last_n": -1}, 1.1, 0),
+        ({"repeat_last_n": 0, "repeat_penalty": 1.3}, 1.0, 0),
+    ],
+)
+async def test_repetitions_are_looked_for_as_far_back_as_is_asked_for(
+    gateway: Gateway,
+    client: ollama.AsyncClient,
+    options: dict[str, float],
+    penalty: float,
+    window: int,
+) -> None:
+    await client.generate("tiny", "Why?", options=options)
+    (asked,) = gateway.inference.requests
+
+    assert asked.sampling.repetition_penalty == penalty
+    assert asked.sampling.repetition_window == window
+
+
 async def test_the_official_client_lists_and_shows_the_model(
     gateway: Gateway, client: ollama.AsyncClient
 ) -> None:
@@ -116,6 +148,7 @@ async def test_the_operating_point_is_disclosed(gateway: Gateway) -> None:
         ({"think": True}, "think"),
         ({"options": {"min_p": 0.1}}, "options.min_p"),
         ({"options": {"num_predict": 0}}, "options.num_predict"),
+        ({"options": {"repeat_last_n": -2}}, "options.repeat_last_n"),
         ({"options": {"temperature": "hot"}}, "options.temperature"),
     ],
 )

@@ -23,6 +23,7 @@ from trimtab.catalog.graph import read_graph
 from trimtab.errors import CatalogError
 
 TINY = Path(__file__).parent.parent / "tiny"
+ON: dict[str, Any] = {"sliding_window": 64, "use_sliding_window": True}
 NO_LAYERS: dict[str, Any] = {"window_size": 64, "slide_key_value_cache": False, "layers": []}
 
 
@@ -132,12 +133,41 @@ def test_a_window_that_some_layers_ignore_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        ({"model_type": "gemma2"}, (64, -1)),
+        ({"model_type": "gemma2", "sliding_window_pattern": 1}, (64, -1)),
+        ({"model_type": "gpt_oss"}, (64, -1)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 2}, (64, -1)),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 3}, (64, 64)),
+        ({"model_type": "gemma3_text"}, (64, 64)),
+        ({"model_type": "qwen2", "max_window_layers": 1, "use_sliding_window": True}, (-1, 64)),
+        ({"model_type": "qwen2", "max_window_layers": 0, "use_sliding_window": True}, (64, 64)),
+        ({"model_type": "mistral"}, (64, 64)),
+    ],
+)
+def test_windows_are_for_the_layers_that_the_family_has_them_for(
+    folder: Path, fields: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    """The hub's config.json need not name the layers: the family's own rule holds then."""
+    hugging_face(folder, sliding_window=64, **fields)
+    give_windows(folder, *windows)
+    check(folder)
+    give_windows(folder, -1, -1)
+
+    with pytest.raises(CatalogError, match=f"for {windows.count(64)} layers"):
+        check(folder)
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"sliding_window": 64, "use_sliding_window": False},
-        {"sliding_window": 64, "model_type": "qwen2", "max_window_layers": 2},
+        {"sliding_window": 64, "model_type": "qwen3"},
+        {"model_type": "qwen2", "max_window_layers": 2} | ON,
+        {"model_type": "qwen3"} | ON,
     ],
-    ids=["switched off", "layers that begin after the last"],
+    ids=["switched off", "never switched on", "after the last layer", "after the first 28"],
 )
 def test_a_window_that_is_not_in_use_is_no_matter(folder: Path, fields: dict[str, Any]) -> None:
     hugging_face(folder, **fields)

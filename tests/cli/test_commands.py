@@ -69,6 +69,15 @@ def test_status_tells_what_is_forgotten_past_the_context(
     assert "what stays is read again, since its KV cache is quantized (int8)" in told
 
 
+def test_status_tells_which_draft_is_not_used(trimtab: Run, gateway: ServedGateway) -> None:
+    (worker,) = gateway.control.now.workers
+    alone = msgspec.structs.replace(worker, draft_lost="int4: its graph is damaged")
+    change(gateway, workers=[alone])
+    told = " ".join(trimtab("status").out.split())
+
+    assert "loaded in 400 ms, without its draft (int4: its graph is damaged)" in told
+
+
 def test_status_as_json_is_one_object(trimtab: Run) -> None:
     assert json.loads(trimtab("status", "--json").out)["point"]["variant"] == "int8"
 

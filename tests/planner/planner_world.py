@@ -15,13 +15,14 @@ from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
     Demand,
+    DraftFailed,
     Event,
     ModelChanged,
     OutcomeKind,
     Tick,
     WorkerMeasured,
 )
-from trimtab.domain.knobs import PARKED, OperatingPoint
+from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner import State, step
@@ -65,6 +66,7 @@ class World:
         blind: True: memory can't be read.
         others: Further signals.
         failing: Variants that don't load.
+        failing_drafts: Variants that don't load as drafts.
         action_s: How long a hand-over takes.
         stuck: True: giving back idle KV is said to be done and changes nothing.
         leak_bytes: What the worker holds beyond what anybody expects.
@@ -78,6 +80,7 @@ class World:
     blind: bool = False
     others: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    failing_drafts: set[str] = field(default_factory=set)
     action_s: float = 1.0
     stuck: bool = False
     leak_bytes: int = 0
@@ -123,6 +126,13 @@ class World:
                 self._end(self.pending.pop(0)[1])
             self.post(Tick(self.now, self.snapshot(), self._demand()))
         return self
+
+    def lose_draft(self, reason: str) -> str:
+        """The loaded worker's draft fails: it goes on with n-grams; what is said of it."""
+        draft = draft_of(self.loaded.speculation) or ""
+        self.loaded = replace(self.loaded, speculation=SPECULATION_NGRAM)
+        self.post(DraftFailed(self.now, draft, reason))
+        return f"without its draft {draft}: {reason}"
 
     @property
     def available_bytes(self) -> float:
@@ -183,4 +193,6 @@ class World:
             self.demand = replace(self.demand, idle_bytes=0)
         if isinstance(action, SwitchWorker) and not reason:
             self._measure()
+            if draft_of(action.point.speculation) in self.failing_drafts:
+                reason = self.lose_draft("its graph is damaged")
         self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))

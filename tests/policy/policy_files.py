@@ -21,12 +21,19 @@ def load_text(
     *,
     name: str = "minimal",
     variants: tuple[str, ...] | None = None,
+    fingerprints: dict[str, str] | None = None,
 ) -> LoadResult:
     """Write a policy into the folder and load it."""
     path = folder / f"{name}.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     quality = {key: QUALITY[key] for key in variants if key in QUALITY} if variants else None
-    return load_policy(path, folder, catalog_variants=variants, quality_ratios=quality)
+    return load_policy(
+        path,
+        folder,
+        catalog_variants=variants,
+        quality_ratios=quality,
+        fingerprints=fingerprints,
+    )
 
 
 def load_changed(

@@ -302,6 +302,42 @@ def test_a_variant_that_the_device_lacks_is_a_warning_with_what_remains(tmp_path
     assert problem.message == "this device's model has no variant 'int3'; int8, int4 remain"
 
 
+def test_a_draft_that_can_never_draft_for_a_variant_is_a_warning(tmp_path: Path) -> None:
+    result = load_text(
+        MINIMAL + "knobs: {speculation: [off, 'draft:int4']}\n",
+        tmp_path,
+        variants=("fp32", "fp32_kv8", "int8_kv8", "int4"),
+        fingerprints={"fp32": "a", "fp32_kv8": "b", "int8_kv8": "b", "int4": "a"},
+    )
+
+    assert result.policy is not None
+    (problem,) = result.problems
+    assert problem.severity is Severity.WARNING
+    assert problem.path == "knobs.speculation[1]"
+    assert problem.message == (
+        "int4 never drafts for fp32_kv8, int8_kv8: their KV cache is of another kind"
+    )
+    assert problem.suggestion == "draft:int8_kv8 beside it"
+
+
+def test_a_draft_that_no_variant_shares_its_kv_with_is_told_the_way_out(tmp_path: Path) -> None:
+    result = load_text(
+        MINIMAL + "knobs: {speculation: [off, 'draft:int4']}\n",
+        tmp_path,
+        variants=("fp32_kv8", "int4"),
+        fingerprints={"fp32_kv8": "b", "int4": "a"},
+    )
+    unknown = load_text(
+        MINIMAL + "knobs: {speculation: [off, 'draft:int4']}\n",
+        tmp_path,
+        variants=("fp32_kv8", "int4"),
+    )
+
+    assert not unknown.problems
+    (problem,) = result.problems
+    assert problem.suggestion == "a draft whose KV cache is like theirs, or none"
+
+
 def test_it_is_an_error_if_no_variant_remains(tmp_path: Path) -> None:
     result = load_changed(tmp_path, ("[int8, int4_mixed, int4]", "[int3, int2]"), variants=VARIANTS)
 

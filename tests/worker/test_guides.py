@@ -15,7 +15,7 @@ from worker_peer import TINY
 from trimtab.domain.tools import SHAPES, ToolFormat
 from trimtab.errors import EngineError
 from trimtab.worker.guide_grammar import GuideError
-from trimtab.worker.guides import GuidedAnswer, Guides
+from trimtab.worker.guides import CostlyFormError, GuidedAnswer, Guides
 from trimtab.worker.vocabulary import Vocabulary, parse_vocabulary
 from trimtab.workers.protocol import Guide, Tool
 
@@ -220,6 +220,18 @@ def test_what_was_only_foreseen_leaves_no_trace(guides: Guides, vocabulary: Voca
 
     assert drafted.complete
     assert text_of(vocabulary, tokens).endswith("}")
+
+
+def test_what_cant_be_foreseen_leaves_the_form_whole(guides: Guides) -> None:
+    answer, whole = (guides.follow(Guide(schema=json.dumps(ORDER))) for _ in range(2))
+    after, expected = np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32)
+    with pytest.raises(CostlyFormError):
+        answer.foresee(EOS)
+    answer.forget_foreseen()
+    answer.mask(after)
+    whole.mask(expected)
+
+    assert (after == expected).all()
 
 
 def test_drafts_are_cut_where_the_form_forbids_them(guides: Guides, vocabulary: Vocabulary) -> None:

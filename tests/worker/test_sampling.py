@@ -149,6 +149,33 @@ def test_repetition_is_punished_in_prompt_and_answer_alike() -> None:
     assert logits.tolist() == [1, 1, 1, 2, -8, 1, 1, 1]
 
 
+def test_a_top_p_of_0_keeps_the_best_token_alone() -> None:
+    logits = logits_of(512)
+    for top_k in (0, 40):
+        sampler = Sampler(Sampling(temperature=5.0, top_p=0, top_k=top_k), [], 512)
+
+        assert {sampler.choose(logits.copy(), n) for n in range(50)} == {int(logits.argmax())}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 7), max_size=40),
+    at=st.integers(0, 40),
+    window=st.integers(1, 12),
+)
+def test_a_repetition_window_has_the_last_tokens_in_it(
+    tokens: list[int], at: int, window: int
+) -> None:
+    sampling = Sampling(repetition_penalty=2.0, repetition_window=window)
+    sampler = Sampler(sampling, tokens[:at], 8)
+    for token in tokens[at:]:
+        sampler.observe(token)
+    logits = np.ones(8, np.float32)
+    sampler.adjust(logits)
+
+    assert set(np.flatnonzero(logits == 0.5)) == set(tokens[-window:])
+
+
 def test_presence_and_frequency_count_generated_tokens_only() -> None:
     sampler = Sampler(Sampling(presence_penalty=0.5, frequency_penalty=0.25), [3], 8)
     for token in (4, 4, 5):

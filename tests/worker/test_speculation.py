@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quantized_kv import quantize_kv
 from worker_peer import TINY, Answer, WorkerProcess
 
 from trimtab.worker.decoder import Place
@@ -20,11 +24,12 @@ from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
 from trimtab.worker.variant import read_variant
 from trimtab.workers.protocol import (
+    DraftLost,
     Finished,
     FromWorker,
-    LoadFailed,
     Ping,
     Pong,
+    Ready,
     Sampling,
     Speculate,
     Start,
@@ -186,16 +191,73 @@ def test_a_mode_that_is_not_to_be_had_means_off(worker: WorkerProcess) -> None:
     assert last.drafted == 0
 
 
-def test_a_draft_that_does_not_fit_fails_the_load(tmp_path: Any) -> None:
+def nowhere(folder: Path) -> Path:
+    return folder / "nowhere"
+
+
+def damaged(folder: Path) -> Path:
+    """All of its files are there, and its graph is none."""
+    shutil.copytree(TINY / "int4", folder / "damaged")
+    for graph in (folder / "damaged").glob("*.onnx"):
+        graph.write_bytes(b"\xff" * 1000)
+    return folder / "damaged"
+
+
+def of_other_kv(folder: Path) -> Path:
+    quantize_kv(TINY / "int4", folder / "int4_kv8", PROMPT, 8)
+    return folder / "int4_kv8"
+
+
+def that_computes_nothing(folder: Path) -> Path:
+    """It loads, and its logits are no numbers."""
+    shutil.copytree(TINY / "int4", folder / "numberless")
+    weights = folder / "numberless" / "model.onnx.data"
+    weights.write_bytes(b"\xff" * weights.stat().st_size)
+    return folder / "numberless"
+
+
+@pytest.mark.parametrize("broken", [nowhere, damaged, of_other_kv, that_computes_nothing])
+def test_a_draft_that_does_not_load_leaves_the_target_to_serve(
+    tmp_path: Path, broken: Callable[[Path], Path]
+) -> None:
+    draft = broken(tmp_path)
     process = WorkerProcess()
     try:
-        process.ask_to_load(decoder="kv", draft=str(tmp_path / "nowhere"))
-        refused = process.next()
+        process.ask_to_load(decoder="kv", draft=str(draft))
+        lost, ready = process.next(), process.next()
+        last = answer(process, "ngram").last
     finally:
         process.close()
 
-    assert isinstance(refused, LoadFailed)
-    assert "nowhere" in refused.message
+    assert isinstance(lost, DraftLost)
+    assert isinstance(ready, Ready)
+    assert ready.speculation == ("off", "ngram")
+    assert draft.name in lost.reason
+    assert isinstance(last, Finished)
+    assert last.drafted > 0
+
+
+def test_a_target_that_only_the_generator_serves_is_served_without_its_draft(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "with_positions"
+    shutil.copytree(TINY / "fp32", folder)
+    graph: Any = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+    shape = ["batch_size", "sequence_length"]
+    more = onnx.helper.make_tensor_value_info("position_ids", onnx.TensorProto.INT64, shape)
+    graph.graph.input.append(more)
+    onnx.save(graph, str(folder / "model.onnx"))
+    process = WorkerProcess()
+    try:
+        process.ask_to_load(folder=str(folder), decoder="auto", draft=str(TINY / "int4"))
+        lost, ready = process.next(), process.next()
+    finally:
+        process.close()
+
+    assert isinstance(lost, DraftLost)
+    assert isinstance(ready, Ready)
+    assert (ready.decoder, ready.speculation) == ("generator", ("off",))
+    assert "Generator" in lost.reason
 
 
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 9))

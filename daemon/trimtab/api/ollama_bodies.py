@@ -34,6 +34,7 @@ _DEFAULT_TEMPERATURE: Final = 0.8
 _DEFAULT_TOP_P: Final = 0.9
 _DEFAULT_TOP_K: Final = 40
 _DEFAULT_REPEAT_PENALTY: Final = 1.1
+_DEFAULT_REPEAT_LAST_N: Final = 64
 _CALL_ID: Final = "{:09d}"
 _UNHONOURED: Final = ("min_p", "typical_p", "tfs_z", "mirostat", "mirostat_tau", "mirostat_eta")
 
@@ -84,6 +85,7 @@ class Options(msgspec.Struct, frozen=True):
     seed: int | None = None
     num_predict: int | None = None
     repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stop: str | list[str] | None = None
@@ -209,14 +211,18 @@ def _sampling(options: Options) -> Sampling:
     in_range("options.top_p", options.top_p, 0, 1)
     in_range("options.top_k", options.top_k, 0, 1_000_000)
     in_range("options.repeat_penalty", options.repeat_penalty, 0.1, 10)
+    in_range("options.repeat_last_n", options.repeat_last_n, -1, 2**31)
     in_range("options.presence_penalty", options.presence_penalty, -2, 2)
     in_range("options.frequency_penalty", options.frequency_penalty, -2, 2)
+    last_n = _DEFAULT_REPEAT_LAST_N if options.repeat_last_n is None else options.repeat_last_n
+    penalty = _or(options.repeat_penalty, _DEFAULT_REPEAT_PENALTY)
     return Sampling(
         temperature=_or(options.temperature, _DEFAULT_TEMPERATURE),
-        top_p=_or(options.top_p, _DEFAULT_TOP_P) or 1.0,
+        top_p=_or(options.top_p, _DEFAULT_TOP_P),
         top_k=_DEFAULT_TOP_K if options.top_k is None else options.top_k,
         seed=secrets.randbits(63) if options.seed is None else options.seed & _SEED_MASK,
-        repetition_penalty=_or(options.repeat_penalty, _DEFAULT_REPEAT_PENALTY),
+        repetition_penalty=1.0 if last_n == 0 else penalty,
+        repetition_window=max(0, last_n),
         presence_penalty=_or(options.presence_penalty, 0.0),
         frequency_penalty=_or(options.frequency_penalty, 0.0),
     )

@@ -25,6 +25,18 @@ EXPERTS: Final = frozenset({"MoE", "QMoE", "GatherMatMul", "GatherMatMulNBits"})
 NORMS_BY_MEAN: Final = ("olmo",)
 """Families that take the mean off; the builder gives these an RMS norm."""
 
+SWITCHED_ON: Final = ("qwen2", "qwen3")
+"""Families whose window is only in use where the configuration says so."""
+
+WHOLE_LAYERS: Final = 28
+"""Their first layers without it, where the configuration doesn't say how many."""
+
+FULL_EVERY: Final = {"gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma3_text": 6}
+"""Families in which every so manyth layer attends to everything, and the others to the window."""
+
+PATTERNED: Final = ("gemma3", "gemma3_text")
+"""Those of them whose configuration may have another number (`sliding_window_pattern`)."""
+
 EXPERT_FAMILIES: Final = ("gptoss", "mixtral")
 """Families of experts whose names don't say so."""
 
@@ -118,20 +130,29 @@ def _windows(folder: Path, source: Mapping[str, Any], origin: Path, layers: int)
         named = said.get("layers") or range(layers)  # none named: a window that all should have
         found.append(Window(tokens, len(named), path))
     tokens = source.get("sliding_window")
-    if isinstance(tokens, int) and tokens > 0 and source.get("use_sliding_window", True):
+    in_use = source.get("use_sliding_window", source.get("model_type") not in SWITCHED_ON)
+    if isinstance(tokens, int) and tokens > 0 and in_use:
         found.append(Window(tokens, _windowed_layers(source, layers), origin / HF_CONFIG))
     return found
 
 
 def _windowed_layers(source: Mapping[str, Any], layers: int) -> int:
-    """How many layers have the window; all, where the configuration doesn't tell them apart."""
-    kinds = source.get("layer_types")
+    """How many layers have the window.
+
+    A folder from a hub often doesn't say which: then it is as transformers 5.24 has it for the
+    family (`configuration_gemma2.py` and its like), which is all layers unless it is named here.
+    """
+    kinds, family = source.get("layer_types"), source.get("model_type")
     if isinstance(kinds, Sequence) and not isinstance(kinds, str):
         return sum(1 for kind in kinds if kind == "sliding_attention")
-    whole = source.get("max_window_layers")  # qwen2: the first so many attend to everything
-    if isinstance(whole, int) and source.get("model_type") == "qwen2":
-        return max(0, layers - whole)
-    return layers
+    if family in SWITCHED_ON:
+        whole = source.get("max_window_layers")
+        return max(0, layers - (whole if isinstance(whole, int) else WHOLE_LAYERS))
+    every = FULL_EVERY.get(str(family))
+    if every is None:
+        return layers
+    told = source.get("sliding_window_pattern") if family in PATTERNED else None
+    return layers - layers // (told if isinstance(told, int) and told > 0 else every)
 
 
 def _has_experts(architecture: str, source: Mapping[str, Any]) -> bool:

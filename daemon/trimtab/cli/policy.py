@@ -256,14 +256,14 @@ def _model(ctx: click.Context, model_id: str | None) -> ModelSpec | None:
 def _check_one(path: str, folder: Path, model: ModelSpec | None) -> dict[str, Any]:
     """The results of one argument: a folder, a file or a name."""
     from trimtab.policy.load import load_folder, load_policy
+    from trimtab.runtime.last_good import variants_of
 
-    variants = [variant.name for variant in model.variants] if model else None
-    quality = {variant.name: variant.quality for variant in model.variants} if model else None
+    names, ratios, kinds = variants_of(model)
+    device: Any = {"catalog_variants": names, "quality_ratios": ratios, "fingerprints": kinds}
     if Path(path).is_dir():
-        results = load_folder(Path(path), catalog_variants=variants, quality_ratios=quality)
+        results = load_folder(Path(path), **device)
         return {str(file): result for file, result in results.items()}
-    result = load_policy(path, folder, catalog_variants=variants, quality_ratios=quality)
-    return {path: result}
+    return {path: load_policy(path, folder, **device)}
 
 
 def _effective(name: str, settings: Loaded) -> tuple[EffectiveValue, ...]:

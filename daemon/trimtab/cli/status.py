@@ -123,6 +123,8 @@ def _worker(worker: dict[str, Any]) -> str:
         parts.append(f"decoder {worker['decoder']}{why}")
     if worker["load_s"] is not None:
         parts.append(f"loaded in {seconds(worker['load_s'])}")
+    if worker["draft_lost"]:
+        parts.append(f"without its draft ({worker['draft_lost']})")
     return ", ".join(parts)
 
 

@@ -125,7 +125,7 @@ class Outcome:
         took_s: Time the step took.
         available_before_bytes: Memory available when it was decided.
         available_after_bytes: Memory available after the settle time.
-        reason: Why it failed.
+        reason: Why it failed; if it is done, what of it couldn't be had.
         worker_bytes: What the worker held after the settle time; the prediction's `memory_bytes`
             is what was expected of it.
         celsius_before: Temperature of the hottest zone when it was decided.

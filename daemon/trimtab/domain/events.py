@@ -89,7 +89,7 @@ class ActionEnded:
         kind: How it ended.
         point: What is really in force now, as read back.
         took_s: From start to end.
-        reason: Why it failed or was superseded.
+        reason: Why it failed or was superseded; if it is done, what of it couldn't be had.
         variant: The variant concerned when a load failed, for its quarantine.
     """
 
@@ -116,6 +116,20 @@ class WorkerLost:
     variant: str
     reason: str
     tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFailed:
+    """A variant can't draft: it doesn't load as a draft, or it failed; its target is whole.
+
+    Attributes:
+        draft: The variant.
+        reason: For people.
+    """
+
+    at_s: float
+    draft: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +269,7 @@ Event: TypeAlias = (
     | PolicyChanged
     | ActionEnded
     | WorkerLost
+    | DraftFailed
     | WorkerMeasured
     | RequestWaiting
     | RequestArrived

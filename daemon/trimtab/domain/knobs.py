@@ -49,6 +49,7 @@ COSTS: Final[dict[Knob, Cost]] = {
 }
 
 SPECULATION_OFF: Final = "off"
+SPECULATION_NGRAM: Final = "ngram"
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,12 +175,16 @@ def _inputs(
         resting=resting(state, at_s),
         kv_placement=_placement(state),
         pinned=pinned_knobs(state, at_s),
-        quarantine={
-            name: entry.reason for name, entry in state.quarantine.items() if at_s < entry.until_s
-        },
+        quarantine=_in_force(state.quarantine, at_s),
+        drafts_out=_in_force(state.drafts_out, at_s),
         facts=facts(state),
         seen=state.queue.speeds.in_steps([one.name for one in model.variants]),
     )
+
+
+def _in_force(known: Mapping[str, Quarantine], at_s: float) -> Mapping[str, str]:
+    """What is left out at this time, and why."""
+    return {name: entry.reason for name, entry in known.items() if at_s < entry.until_s}
 
 
 def _placement(state: State) -> KvPlacement:

@@ -14,6 +14,7 @@ from typing import Final
 from trimtab.domain.decisions import Decision, Direction
 from trimtab.domain.events import (
     ActionEnded,
+    DraftFailed,
     Event,
     ModelChanged,
     OutcomeKind,
@@ -158,6 +159,7 @@ def observe(trial: Trial, event: Event, real: State, policy: Policy) -> Trial:
             | RequestWaiting()
             | RequestArrived()
             | WorkerMeasured()
+            | DraftFailed()
         ):
             return _advance(trial, event)
         case RequestProgress() | RequestEnded():

@@ -16,6 +16,7 @@ from trimtab.domain.actions import Action
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
+    DraftFailed,
     Event,
     ModelChanged,
     PausedSet,
@@ -73,6 +74,8 @@ def step(state: State, event: Event, policy: Policy) -> Step:
         case WorkerLost():
             state = faults.lost(state, event)
             cause = f"the worker for {event.variant} was lost ({event.reason})"
+        case DraftFailed():
+            state = faults.draft_failed(state, event)
         case WorkerMeasured():
             state = observe.measured(state, event)
             return Step(state)

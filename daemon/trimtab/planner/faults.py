@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trimtab.domain.events import WorkerLost
-from trimtab.domain.knobs import PARKED
+from trimtab.domain.events import DraftFailed, WorkerLost
+from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM
+from trimtab.planner.points import draft_of
+from trimtab.planner.serving import with_rates
 from trimtab.planner.state import Quarantine, State
 
 BARREN_ALLOWED: Final = 5
@@ -58,9 +60,7 @@ def lost(state: State, event: WorkerLost) -> State:
 
 def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
     """Leave a variant out, twice as long as the last time."""
-    before = state.quarantine.get(variant)
-    wait_s = QUARANTINE_S if before is None else min(2 * before.wait_s, QUARANTINE_MAX_S)
-    entry = Quarantine(at_s + wait_s, wait_s, reason)
+    entry = _longer(state.quarantine.get(variant), reason, at_s)
     return replace(
         state,
         quarantine={**state.quarantine, variant: entry},
@@ -68,6 +68,23 @@ def quarantined(state: State, variant: str, reason: str, at_s: float) -> State:
         losses={**state.losses, variant: ()},
         barren={**state.barren, variant: ()},
     )
+
+
+def draft_failed(state: State, event: DraftFailed) -> State:
+    """Leave a variant out as a draft, likewise; the target that it drafted for has n-grams left."""
+    known = state.drafts_out.get(event.draft)
+    entry = _longer(known, event.reason, event.at_s)
+    state = replace(state, drafts_out={**state.drafts_out, event.draft: entry})
+    if draft_of(state.point.speculation) != event.draft:
+        return state
+    point = replace(state.point, speculation=SPECULATION_NGRAM)
+    return with_rates(replace(state, point=point, changed_s=event.at_s, better=None))
+
+
+def _longer(before: Quarantine | None, reason: str, at_s: float) -> Quarantine:
+    """The next quarantine: twice as long as the last one."""
+    wait_s = QUARANTINE_S if before is None else min(2 * before.wait_s, QUARANTINE_MAX_S)
+    return Quarantine(at_s + wait_s, wait_s, reason)
 
 
 def _with(times: tuple[float, ...], at_s: float, window_s: float) -> tuple[float, ...]:

@@ -67,6 +67,7 @@ class Inputs:
         kv_placement: Where KV goes now.
         pinned: Knobs that a person fixed.
         quarantine: Variants that are out, and why.
+        drafts_out: Variants that are out as drafts, and why.
         facts: What was measured on this device.
         seen: Observed ÷ known speed, by variant, in steps: what is seen wavers.
     """
@@ -80,6 +81,7 @@ class Inputs:
     kv_placement: KvPlacement
     pinned: Mapping[Knob, str | int | float]
     quarantine: Mapping[str, str]
+    drafts_out: Mapping[str, str]
     facts: Facts
     seen: Mapping[str, float]
 
@@ -109,6 +111,7 @@ def _made(given: Inputs) -> tuple[Line, ...]:
         pace_ratio=left.pace_ratio,
         kv_placement=given.kv_placement,
         pinned=pinned,
+        drafts_out=given.drafts_out,
     )
     least = 0 if Knob.CONTEXT in pinned else min(policy.floor.context, model.context_length)
     too_small = f"its context is under the policy's floor of {policy.floor.context} tokens"
@@ -118,7 +121,8 @@ def _made(given: Inputs) -> tuple[Line, ...]:
     lines = []
     for (variant, speculation), of_line in by_line.items():
         known = basis(of_line[0], model, given.facts)
-        out = _variant_out(variant or "", known, given, left.too_hot)
+        draft = draft_of(speculation)
+        out = _variant_out(variant or "", known, given, left.too_hot) or _draft_out(draft, given)
         missed = late(known, policy, left.pace_ratio * given.seen.get(variant or "", 1.0))
         order = missed, speed_order(speculation)
         places = tuple(
@@ -129,7 +133,7 @@ def _made(given: Inputs) -> tuple[Line, ...]:
             )
             for point in of_line
         )
-        lines.append(Line(variant, draft_of(speculation), known, places))
+        lines.append(Line(variant, draft, known, places))
     return tuple(lines)
 
 
@@ -192,3 +196,9 @@ def _variant_out(name: str, known: Basis, given: Inputs, too_hot: frozenset[str]
             f"of {given.policy.floor.quality_ratio:.2f}"
         )
     return "too hot for it" if name in too_hot else ""
+
+
+def _draft_out(draft: str | None, given: Inputs) -> str:
+    """Why nothing can be drafted by that variant now, in words; empty if it can."""
+    reason = given.drafts_out.get(draft or "")
+    return "" if reason is None else f"its draft {draft} is left out for now: {reason}"

@@ -39,7 +39,8 @@ def tick(state: State, event: Tick, policy: Policy) -> State:
         fall_bytes_s=fall_bytes_s,
         fill_bytes_s=min(state.fall_bytes_s, fall_bytes_s),
         falls_bytes_s=(*state.falls_bytes_s[-TREND_TICKS + 1 :], fall_bytes_s),
-        quarantine=_current(state, at_s),
+        quarantine=_current(state.quarantine, at_s),
+        drafts_out=_current(state.drafts_out, at_s),
         working=_working(state, event),
         handovers=tuple(time_s for time_s in state.handovers if at_s - time_s < HOUR_S),
         wanted=state.wanted and event.demand.waiting > 0,
@@ -118,10 +119,8 @@ def _own_bytes(demand: Demand) -> int:
     return (demand.worker_bytes or 0) + demand.running_bytes + demand.idle_bytes
 
 
-def _current(state: State, at_s: float) -> dict[str, Quarantine]:
+def _current(known: Mapping[str, Quarantine], at_s: float) -> dict[str, Quarantine]:
     """Quarantines that are on, and those that ended less than an hour ago (they count double)."""
     return {
-        name: quarantine
-        for name, quarantine in state.quarantine.items()
-        if at_s < quarantine.until_s + HOUR_S
+        name: quarantine for name, quarantine in known.items() if at_s < quarantine.until_s + HOUR_S
     }

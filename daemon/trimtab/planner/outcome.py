@@ -81,8 +81,14 @@ def _account(state: State, event: ActionEnded) -> State:
 
 
 def _after(one: Settling, event: ActionEnded) -> Settling:
-    failed = (event.reason or UNSAID) if event.kind is OutcomeKind.FAILED else one.failed
-    return replace(one, took_s=one.took_s + event.took_s, done_s=event.at_s, failed=failed)
+    one = replace(one, took_s=one.took_s + event.took_s, done_s=event.at_s)
+    match event.kind:
+        case OutcomeKind.FAILED:
+            return replace(one, failed=event.reason or UNSAID)
+        case OutcomeKind.DONE:
+            return replace(one, lacking=event.reason or one.lacking)
+        case _:
+            return one
 
 
 def settling(state: State) -> tuple[Settling, ...]:
@@ -140,7 +146,7 @@ def _concluded(state: State, settling: Settling, at_s: float) -> Decision:
         took_s=settling.took_s,
         available_before_bytes=settling.available_bytes,
         available_after_bytes=None if available is None else int(available),
-        reason=settling.failed,
+        reason=settling.failed or settling.lacking,
         worker_bytes=state.demand.worker_bytes if seen is not None else None,
         celsius_before=settling.celsius,
         celsius_after=seen.value(HEAT_SIGNAL) if seen is not None else None,

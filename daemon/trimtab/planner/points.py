@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
-from trimtab.domain.knobs import SPECULATION_OFF, Knob, KvPlacement, OperatingPoint
+from trimtab.domain.knobs import (
+    SPECULATION_NGRAM,
+    SPECULATION_OFF,
+    Knob,
+    KvPlacement,
+    OperatingPoint,
+)
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import KnobBounds
 
@@ -35,18 +41,37 @@ def draft_of(speculation: str) -> str | None:
     return speculation.removeprefix(DRAFT) if speculation.startswith(DRAFT) else None
 
 
-def speculations(model: ModelSpec, bounds: KnobBounds) -> tuple[str, ...]:
-    """The modes that bounds and model allow, the fastest first.
+def speculations(
+    model: ModelSpec, bounds: KnobBounds, target: str, drafts_out: Container[str] = ()
+) -> tuple[str, ...]:
+    """The modes that bounds and model allow for a variant, the fastest first.
 
     A mode is what workers *may* do: they draft for a stream only while its measured speed-up pays,
-    so that allowing more costs nothing but a draft variant's memory.
+    so that allowing more costs nothing but a draft variant's memory. A draft that is left out for
+    now leaves n-grams, which its mode has in it.
+
+    Args:
+        model: Its variants.
+        bounds: The policy's.
+        target: The variant that is drafted for.
+        drafts_out: Variants that are left out as drafts.
     """
-    known = [
-        mode
+    known = {
+        mode: None
         for mode in bounds.speculation
-        if (draft := draft_of(mode)) is None or model.variant(draft) is not None
-    ]
+        if (draft := draft_of(mode)) is None or can_draft(model, draft, target)
+    }
+    if any(draft_of(mode) in drafts_out for mode in known):
+        known[SPECULATION_NGRAM] = None
     return tuple(sorted(known or [SPECULATION_OFF], key=speed_order))
+
+
+def can_draft(model: ModelSpec, draft: str, target: str) -> bool:
+    """True if a variant can write into another one's KV cache."""
+    its, own = model.variant(draft), model.variant(target)
+    if its is None or draft == target:
+        return False
+    return own is None or its.fingerprint == own.fingerprint
 
 
 def speed_order(speculation: str) -> int:
@@ -64,6 +89,7 @@ def candidates(
     pace_ratio: float,
     kv_placement: KvPlacement,
     pinned: Mapping[Knob, str | int | float],
+    drafts_out: Container[str] = (),
 ) -> tuple[OperatingPoint, ...]:
     """All points within the bounds; a pinned knob has its pinned value, whatever the bounds say.
 
@@ -77,15 +103,14 @@ def candidates(
     sizes = contexts(model, bounds)
     if Knob.CONTEXT in pinned:
         sizes = (int(pinned[Knob.CONTEXT]),)
-    modes = speculations(model, bounds)
     allowed = bounds.kv_placement
     placement = kv_placement if kv_placement in allowed or not allowed else allowed[0]
     count = int(pinned.get(Knob.THREADS, threads(bounds, wanted_threads)))
     pace = float(pinned.get(Knob.PACE, pace_ratio))
+    modes = {name: speculations(model, bounds, name, drafts_out) for name in names}
     return tuple(
         OperatingPoint(name, size, count, mode, placement, pace)
         for name in names
         for size in sizes
-        for mode in modes
-        if draft_of(mode) != name
+        for mode in modes[name]
     )

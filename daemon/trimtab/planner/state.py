@@ -57,6 +57,7 @@ class Settling:
         took_s: How long they took.
         available_bytes: Memory available when it was decided.
         failed: Why an action failed; empty if none did.
+        lacking: What couldn't be had though none failed.
         idle_bytes: What idle conversations held when it was decided.
         held_bytes: What the worker held then; None if there was none.
         kv_tokens: Tokens of running streams that were in that.
@@ -71,6 +72,7 @@ class Settling:
     done_s: float | None = None
     took_s: float = 0.0
     failed: str = ""
+    lacking: str = ""
     idle_bytes: int = 0
     held_bytes: int | None = None
     kv_tokens: int = 0
@@ -160,6 +162,7 @@ class State:
         retry_s: Before this time no worker is started in the place of one that was lost.
         lost_point: What was in force when the serving worker died; it is tried again.
         quarantine: Variants left out, and those that were until an hour ago.
+        drafts_out: Variants that are left out as drafts alone, likewise.
         heat: The heat ratchet.
         rules: What the policy's rules remember, and which are in force.
         pin: A person's override.
@@ -209,6 +212,7 @@ class State:
     retry_s: float = NEVER_S
     lost_point: OperatingPoint | None = None
     quarantine: Mapping[str, Quarantine] = field(default_factory=dict)
+    drafts_out: Mapping[str, Quarantine] = field(default_factory=dict)
     heat: Heat = field(default_factory=Heat)
     rules: RulesState = field(default_factory=RulesState)
     pin: Pin | None = None

@@ -52,10 +52,17 @@ LEAVE_CELSIUS: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class DeviceVariants:
-    """What the device's model has: variants, most precise first, and their quality if known."""
+    """What the device's model has.
+
+    Attributes:
+        names: Its variants, most precise first.
+        quality_ratios: Their quality, where known.
+        fingerprints: Of their KV caches, where known: variants with equal ones can share them.
+    """
 
     names: tuple[str, ...]
     quality_ratios: AbstractMapping[str, float] = field(default_factory=dict)
+    fingerprints: AbstractMapping[str, str] = field(default_factory=dict)
 
 
 def compile_document(
@@ -82,6 +89,7 @@ def compile_document(
         report,
         device.names if device else None,
         device.quality_ratios if device else {},
+        device.fingerprints if device else {},
     )
     return (None if report.failed else policy), report.problems
 

@@ -83,6 +83,7 @@ def load_policy(
     *,
     catalog_variants: Sequence[str] | None,
     quality_ratios: AbstractMapping[str, float] | None = None,
+    fingerprints: AbstractMapping[str, str] | None = None,
 ) -> LoadResult:
     """Load one policy, with all that it extends and schedules.
 
@@ -91,13 +92,14 @@ def load_policy(
         folder: Where names are looked for first; `extends` and `schedule` look beside the file.
         catalog_variants: Names that this device's model has, most precise first; None if unknown.
         quality_ratios: Their quality, where known.
+        fingerprints: Of their KV caches, where known.
 
     Returns:
         The policy or its errors. Never raises for anything that a file can contain.
     """
     device = None
     if catalog_variants is not None:
-        device = DeviceVariants(tuple(catalog_variants), quality_ratios or {})
+        device = DeviceVariants(tuple(catalog_variants), quality_ratios or {}, fingerprints or {})
     loader = _Loader(folder, device)
     if isinstance(path_or_name, Path) or is_path(path_or_name):
         return loader.load(Path(path_or_name))
@@ -113,6 +115,7 @@ def load_folder(
     *,
     catalog_variants: Sequence[str] | None = None,
     quality_ratios: AbstractMapping[str, float] | None = None,
+    fingerprints: AbstractMapping[str, str] | None = None,
 ) -> dict[Path, LoadResult]:
     """Load every policy of a folder. Two files with one name are an error of both.
 
@@ -124,7 +127,11 @@ def load_folder(
         raise PolicyError(f"{folder} holds no policy", hint="policies are files called NAME.yaml")
     results = {
         path: load_policy(
-            path, folder, catalog_variants=catalog_variants, quality_ratios=quality_ratios
+            path,
+            folder,
+            catalog_variants=catalog_variants,
+            quality_ratios=quality_ratios,
+            fingerprints=fingerprints,
         )
         for path in paths
     }
@@ -145,6 +152,7 @@ def compile_text(
     file: str,
     catalog_variants: Sequence[str] | None,
     quality_ratios: AbstractMapping[str, float],
+    fingerprints: AbstractMapping[str, str] | None = None,
 ) -> LoadResult:
     """Compile a policy that stands by itself: nothing is extended, and no other file is looked at.
 
@@ -153,6 +161,7 @@ def compile_text(
         file: What problems call it.
         catalog_variants: As for `load_policy`.
         quality_ratios: As for `load_policy`.
+        fingerprints: As for `load_policy`.
     """
     document, found = read_document(raw, file)
     problems = list(found)
@@ -165,7 +174,7 @@ def compile_text(
         problems.append(_problem(at, "extends", "this policy must stand by itself"))
     device = None
     if catalog_variants is not None:
-        device = DeviceVariants(tuple(catalog_variants), quality_ratios)
+        device = DeviceVariants(tuple(catalog_variants), quality_ratios, fingerprints or {})
     policy, found_in_compile = compile_document(document, sha256(raw).hexdigest()[:12], device)
     problems += found_in_compile
     if any(problem.severity is Severity.ERROR for problem in problems):

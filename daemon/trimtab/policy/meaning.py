@@ -36,6 +36,7 @@ TRIANGLE: Final = (
     "small one is slow"
 )
 _LEAST_HEADROOM_BYTES: Final = 64 * 2**20
+_OWN_KIND: Final = "a draft whose KV cache is like theirs, or none"
 _HOT_CELSIUS: Final = (30.0, 125.0)
 
 
@@ -45,6 +46,7 @@ def check_policy(
     report: Report,
     device: Sequence[str] | None,
     quality_ratios: AbstractMapping[str, float],
+    fingerprints: AbstractMapping[str, str],
 ) -> None:
     """Everything that is about the policy as a whole."""
     _check_corners(written, report)
@@ -54,7 +56,8 @@ def check_policy(
     _check_repeats(written, report)
     _check_contradictions(written, policy, report)
     if device is not None:
-        _check_device(policy, report, device, quality_ratios)
+        remaining = _check_device(policy, report, device, quality_ratios)
+        _check_drafts(policy, report, remaining, fingerprints)
 
 
 def check_rule(rule: Rule, leave: Condition, path: PathParts, report: Report) -> None:
@@ -293,8 +296,8 @@ def _check_device(
     report: Report,
     device: Sequence[str],
     quality_ratios: AbstractMapping[str, float],
-) -> None:
-    """What of the policy this device's model has."""
+) -> list[str]:
+    """What of the policy this device's model has; returns the variants that remain."""
     remaining = _remaining(policy.knobs.variants, ("knobs", "variant"), report, device)
     for index, rule in enumerate(policy.rules):
         if rule.then.variants is not None and remaining:
@@ -311,6 +314,25 @@ def _check_device(
             f"the best of {', '.join(remaining)} has {max(known):.3g}"
         )
         report.error(("floor", "quality"), message, f"{max(known):.2f} or less")
+    return remaining
+
+
+def _check_drafts(
+    policy: Policy, report: Report, remaining: Sequence[str], kinds: AbstractMapping[str, str]
+) -> None:
+    """Whether each draft can write into the KV caches of the variants that may be used."""
+    for index, mode in enumerate(policy.knobs.speculation):
+        draft = mode.removeprefix("draft:")
+        if draft == mode or draft not in kinds:
+            continue
+        others = [name for name in remaining if kinds.get(name, kinds[draft]) != kinds[draft]]
+        if not others:
+            continue
+        pairs = ((one, name) for one in others for name in reversed(others) if name != one)
+        better = next((name for one, name in pairs if kinds[one] == kinds[name]), None)
+        message = f"{draft} never drafts for {', '.join(others)}: their KV cache is of another kind"
+        way_out = f"draft:{better} beside it" if better else _OWN_KIND
+        report.warning(("knobs", "speculation", index), message, way_out)
 
 
 def _remaining(

@@ -49,6 +49,7 @@ from trimtab.serving.refusals import shutting_down
 from trimtab.serving.reports import Reports
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
+from trimtab.workers.protocol import DraftLost, FromWorker
 from trimtab.workers.supervisor import Supervisor, falters_after_s
 from trimtab.workers.worker import Worker
 
@@ -167,7 +168,7 @@ class Daemon:
         self._reports = Reports(self.controller.post, _soon)
         observers = Observers(self.meter, self._reports)
         self.streams = Streams(clock, observers, self._carrier, self._protocol_broken)
-        self.supervisor = Supervisor(clock, self.streams.said, self._lost, self._wrote)
+        self.supervisor = Supervisor(clock, self._said, self._lost, self._wrote)
         self.gateway = Gateway(self.streams, self._carrier, clock, self._request_waits)
         self.dispatcher = Dispatcher(
             self.supervisor,
@@ -399,6 +400,19 @@ class Daemon:
             self.dispatcher.lost(worker)
             now = self.clock.monotonic_s()
             self.controller.post(WorkerLost(now, name, reason, worker.tokens))
+
+    def _said(self, worker: Worker, message: FromWorker) -> None:
+        if not isinstance(message, DraftLost):
+            self.streams.said(worker, message)
+            return
+        draft = worker.launch.draft
+        self._log.warning(
+            "draft_failed",
+            variant=worker.variant.name,
+            draft=draft.name if draft is not None else "",
+            reason=message.reason,
+        )
+        self.dispatcher.draft_lost(worker, message.reason)
 
     def _protocol_broken(self, worker: Worker, reason: str) -> None:
         worker.shoot(f"it broke the protocol: {reason}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +25,10 @@ from trimtab.domain.actions import (
     carried_out,
 )
 from trimtab.domain.clock import Clock
-from trimtab.domain.events import ActionEnded, Event, OutcomeKind, WorkerMeasured
-from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
+from trimtab.domain.events import ActionEnded, DraftFailed, Event, OutcomeKind, WorkerMeasured
+from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import LoadError, ServingError, TrimtabError
+from trimtab.errors import DraftError, LoadError, ServingError, TrimtabError, WorkerError
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
@@ -130,6 +130,15 @@ class Dispatcher:
         if self._streams.active is worker or self._streams.active is None:
             self.point = PARKED
 
+    def draft_lost(self, worker: Worker, reason: str) -> None:
+        """A worker's draft can't be used; if that worker serves, it has n-grams left."""
+        draft = worker.launch.draft
+        assert draft is not None
+        worker.draft_lost = reason
+        if self._streams.active is worker:
+            self.point = _with_what_drafts(self.point, worker)
+        self._post(DraftFailed(self._clock.monotonic_s(), draft.name, reason))
+
     async def close(self) -> None:
         """Give up what is under way, end all workers, and carry out nothing more."""
         self._closed = True
@@ -160,14 +169,13 @@ class Dispatcher:
                 raise
             except TrimtabError as error:
                 failed = error.message
-                variant = action.point.variant if isinstance(action, SwitchWorker) else None
-                self._end(action, OutcomeKind.FAILED, started_s, failed, variant)
+                self._end(action, OutcomeKind.FAILED, started_s, failed, _at_fault(action, error))
             except Exception as error:  # the supervising loop of actions: the core must hear of it
                 failed = f"{type(error).__name__}: {error}"
                 self._end(action, OutcomeKind.FAILED, started_s, failed)
                 self._report("action", error)
             else:
-                self._end(action, OutcomeKind.DONE, started_s)
+                self._end(action, OutcomeKind.DONE, started_s, self._lacking(action))
 
     def _end(
         self,
@@ -179,6 +187,13 @@ class Dispatcher:
     ) -> None:
         now = self._clock.monotonic_s()
         self._post(ActionEnded(now, action.id, kind, self.point, now - started_s, reason, variant))
+
+    def _lacking(self, action: Action) -> str:
+        """What of an action couldn't be had though it is done; empty if nothing."""
+        worker = self._streams.active
+        if not isinstance(action, SwitchWorker) or worker is None or not worker.draft_lost:
+            return ""
+        return f"without its draft {draft_of(action.point.speculation)}: {worker.draft_lost}"
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -316,7 +331,14 @@ class Dispatcher:
 
     async def _load(self, worker: Worker) -> None:
         name = worker.variant.name
-        await self._supervisor.load(worker, self._load_s.get(name))
+        try:
+            await self._supervisor.load(worker, self._load_s.get(name))
+        except WorkerError as error:
+            if (draft := worker.draft) is None:
+                raise
+            self.draft_lost(worker, error.message)
+            told = f"{error.message}; it is tried again without its draft {draft.name}"
+            raise DraftError(told) from error
         assert worker.ready is not None
         took_s = self._load_s[name] = worker.ready.load_s
         held = anonymous_bytes(worker.pid or 0, self._settings.proc_root)
@@ -327,9 +349,9 @@ class Dispatcher:
         """The point is in force: pace and context first, then the streams."""
         if point.pace_ratio < 1 or self.point.pace_ratio < 1:
             worker.send(Pace(ratio=point.pace_ratio))
-        _speculate(worker, point.speculation)
+        self.point = _with_what_drafts(point, worker)
+        _speculate(worker, self.point.speculation)
         self._context_changed(point.context)
-        self.point = point
         if self._streams.active is not worker:
             self._streams.attach(worker)
 
@@ -377,13 +399,26 @@ class Dispatcher:
 
 
 def _serves(worker: Worker, point: OperatingPoint) -> bool:
-    launch = worker.launch
-    draft = launch.draft.name if launch.draft is not None else None
+    launch, draft = worker.launch, worker.draft.name if worker.draft is not None else None
     return (launch.variant.name, launch.threads, draft) == (
         point.variant,
         point.threads,
         draft_of(point.speculation),
     )
+
+
+def _at_fault(action: Action, error: TrimtabError) -> str | None:
+    """The variant that is to be left out since it didn't load; None if it may be whole."""
+    if not isinstance(action, SwitchWorker) or isinstance(error, DraftError):
+        return None
+    return action.point.variant
+
+
+def _with_what_drafts(point: OperatingPoint, worker: Worker) -> OperatingPoint:
+    """The point with the mode that is left in this worker: a lost draft leaves n-grams."""
+    if draft_of(point.speculation) is None or worker.draft is not None:
+        return point
+    return replace(point, speculation=SPECULATION_NGRAM)
 
 
 def _speculate(worker: Worker, speculation: str) -> None:

@@ -95,9 +95,15 @@ def load_choice(state: Path, configured: str) -> str:
     return choice.chosen
 
 
-def variants_of(model: ModelSpec | None) -> tuple[list[str] | None, dict[str, float]]:
-    """Names and quality of a model's variants, as the compiler takes them."""
+def variants_of(
+    model: ModelSpec | None,
+) -> tuple[list[str] | None, dict[str, float], dict[str, str]]:
+    """Names, quality and KV fingerprints of a model's variants, as the compiler takes them."""
     if model is None:
-        return None, {}
-    names = [variant.name for variant in model.variants]
-    return names, {variant.name: variant.quality for variant in model.variants}
+        return None, {}, {}
+    variants = {variant.name: variant for variant in model.variants}
+    return (
+        list(variants),
+        {name: variant.quality for name, variant in variants.items()},
+        {name: variant.fingerprint for name, variant in variants.items()},
+    )

@@ -383,6 +383,7 @@ class Overview:
                 load_s=worker.ready.load_s if worker.ready is not None else None,
                 streams=len(self._daemon.streams.on(worker)),
                 rereads=worker.ready.rereads if worker.ready is not None else "",
+                draft_lost=worker.draft_lost,
             )
             for worker in self._daemon.supervisor.workers
         ]

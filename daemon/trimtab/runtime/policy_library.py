@@ -19,13 +19,18 @@ from trimtab.policy.shelf import shipped_folder, stem
 
 
 def list_policies(
-    folder: Path, names: Sequence[str] | None, ratios: Mapping[str, float]
+    folder: Path,
+    names: Sequence[str] | None,
+    ratios: Mapping[str, float],
+    kinds: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """Every policy of the folder and every shipped one, those with errors as well."""
     rows: list[dict[str, Any]] = []
     for place in dict.fromkeys((folder, shipped_folder())):
         try:
-            results = load_folder(place, catalog_variants=names, quality_ratios=ratios)
+            results = load_folder(
+                place, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
+            )
         except PolicyError:
             continue  # an empty or missing folder has none
         for path, result in results.items():
@@ -44,14 +49,20 @@ def list_policies(
 
 
 def show_values(
-    name: str, folder: Path, names: Sequence[str] | None, ratios: Mapping[str, float]
+    name: str,
+    folder: Path,
+    names: Sequence[str] | None,
+    ratios: Mapping[str, float],
+    kinds: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """A policy as it counts, each value with where it comes from.
 
     Raises:
         PolicyError: It is bad or isn't there.
     """
-    result = load_policy(name, folder, catalog_variants=names, quality_ratios=ratios)
+    result = load_policy(
+        name, folder, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
+    )
     policy, document = result.require(), result.document
     assert document is not None
     return values_json(policy, effective_values(policy, document))
@@ -69,10 +80,13 @@ def values_json(policy: Policy, values: Iterable[EffectiveValue]) -> dict[str, A
 
 
 def check_text(
-    text: str, names: Sequence[str] | None, ratios: Mapping[str, float]
+    text: str,
+    names: Sequence[str] | None,
+    ratios: Mapping[str, float],
+    kinds: Mapping[str, str],
 ) -> dict[str, Any]:
     """What is wrong with a policy that stands by itself, on this device."""
-    result = compile_text(text.encode("utf-8", "replace"), "policy", names, ratios)
+    result = compile_text(text.encode("utf-8", "replace"), "policy", names, ratios, kinds)
     return {"sound": result.policy is not None, "problems": problems_json(result.problems)}
 
 

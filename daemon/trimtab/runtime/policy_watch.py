@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -164,8 +165,8 @@ class PolicyWatch:
         Raises:
             PolicyError: It is bad.
         """
-        names, ratios = variants_of(self._model)
-        result = await asyncio.to_thread(compile_text, text.encode(), "candidate", names, ratios)
+        device = variants_of(self._model)
+        result = await asyncio.to_thread(compile_text, text.encode(), "candidate", *device)
         return result.require()
 
     async def use(self, name: str) -> PolicyView:
@@ -302,15 +303,16 @@ class PolicyWatch:
 
     def _read(self, name: str) -> _Read:
         """Everything that the policy needs. Blocking; called in a thread."""
-        names, ratios = variants_of(self._model)
-        result = load_policy(name, self._folder, catalog_variants=names, quality_ratios=ratios)
+        names, ratios, kinds = variants_of(self._model)
+        load = partial(
+            load_policy, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
+        )
+        result = load(name, self._folder)
         others: dict[str, LoadResult] = {}
         if result.policy is not None:
             beside = result.files[0].parent
             for entry in result.policy.schedule:
-                others[entry.policy] = load_policy(
-                    entry.policy, beside, catalog_variants=names, quality_ratios=ratios
-                )
+                others[entry.policy] = load(entry.policy, beside)
         files = dict.fromkeys(
             (*result.files, *(file for other in others.values() for file in other.files))
         )

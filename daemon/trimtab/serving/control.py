@@ -47,7 +47,11 @@ class PushedSignal(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """One worker process; ``rereads`` is why a shift of the window reads again what stays."""
+    """One worker process.
+
+    ``rereads`` is why a shift of the window reads again what stays, ``draft_lost`` why the draft
+    variant that it was started with isn't used.
+    """
 
     variant: str
     state: str
@@ -59,6 +63,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     load_s: float | None
     streams: int
     rereads: str = ""
+    draft_lost: str = ""
 
 
 class WindowView(msgspec.Struct, frozen=True):

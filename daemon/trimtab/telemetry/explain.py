@@ -177,6 +177,8 @@ def _outcome(decision: Decision, outcome: Outcome) -> str:
         parts.append(_worker(outcome))
     if outcome.settled_s is not None and outcome.settled_s < SOON_S:
         parts.append(f"the next decision came {seconds(outcome.settled_s)} later")
+    if outcome.reason:
+        parts.append(f"it came {outcome.reason}")
     return f"{'; '.join(part for part in parts if part)}."
 
 

@@ -68,6 +68,7 @@ def _sampling_faults(sampling: Sampling, vocabulary: int) -> Iterator[str]:
         ("top_p", sampling.top_p, 0, 1),
         ("top_k", sampling.top_k, 0, math.inf),
         ("repetition_penalty", sampling.repetition_penalty, 0.01, 100),
+        ("repetition_window", sampling.repetition_window, 0, math.inf),
         ("presence_penalty", sampling.presence_penalty, -100, 100),
         ("frequency_penalty", sampling.frequency_penalty, -100, 100),
         ("top_logprobs", sampling.top_logprobs, -1, _MOST_LOGPROBS),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trimtab.errors import LoadError
 from trimtab.worker.decoder import Decoder
 from trimtab.worker.generator import GeneratorDecoder
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.kv_graph import UnsuitableError
-from trimtab.worker.variant import VariantFacts, read_variant
+from trimtab.worker.variant import VariantFacts
 from trimtab.workers.protocol import Load
 
 
@@ -31,8 +30,8 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
     """Load the variant with the decoder that was asked for, or with the one that can.
 
     The decoder that owns its KV comes first: it is no slower, and its conversations can be handed
-    over, put on disk and brought back. The Generator serves the graphs that it can't, unless a
-    draft variant was asked for, which needs the other's KV.
+    over, put on disk and brought back. It also comes where a draft variant was asked for, which
+    needs its KV. The Generator serves the graphs that it can't.
 
     Args:
         facts: The variant.
@@ -51,10 +50,5 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
     try:
         decoder = KvDecoder(facts, load.threads, context, load.indices_graph, load.rope)
     except UnsuitableError as error:
-        if load.draft:
-            raise
         return Choice(GeneratorDecoder(facts, load.threads), error.message)
-    if load.draft:
-        draft = read_variant(Path(load.draft))
-        decoder.add_draft(draft, load.threads, load.draft_indices_graph)
     return Choice(decoder)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from trimtab.errors import EngineError
 from trimtab.worker.sampling import Logits
+from trimtab.worker.variant import VariantFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,16 @@ class Decoder(Protocol):
             Logits for what comes after each of them, the caller's to change until the decoder is
             used again.
         """
+
+    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+        """Load another variant of the model, which drafts in this one's KV cache.
+
+        Raises:
+            EngineError: It can't be loaded, or can't draft here.
+        """
+
+    def drop_draft(self) -> None:
+        """Do without the draft variant from now on; nothing happens where there is none."""
 
     def propose(
         self, cache: Cache, token: int, count: int, choose: Callable[[Logits, int], int]

@@ -97,6 +97,13 @@ class GeneratorDecoder:
         """It can't: there are no logits but the last token's."""
         raise EngineError("the Generator can't verify drafts")
 
+    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+        """It can't: nobody else can write into its KV."""
+        raise EngineError("the Generator's KV cache takes no drafts of another variant")
+
+    def drop_draft(self) -> None:
+        """It has none."""
+
     def propose(
         self, cache: Cache, token: int, count: int, choose: Callable[[Logits, int], int]
     ) -> list[int]:

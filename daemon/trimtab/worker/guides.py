@@ -50,6 +50,12 @@ class _Engine:
         return matcher
 
 
+class CostlyFormError(EngineError):
+    """A form has become too costly to follow."""
+
+    code = "schema_too_costly"
+
+
 class Guides:
     """Makes what holds answers to their forms.
 
@@ -167,21 +173,26 @@ class GuidedAnswer:
         self._matcher = matcher
         self._size = size
         self._bits = np.zeros((size + 31) // 32, np.uint32)
-        self._foreseen = 0
+        self._ahead: llguidance.LLMatcher | None = None
 
     @property
     def complete(self) -> bool:
         """True if nothing can follow but the end."""
-        return self._matcher.is_stopped()
+        return self._now.is_stopped()
+
+    @property
+    def _now(self) -> llguidance.LLMatcher:
+        """Behind the tokens that have come, or that were foreseen after them."""
+        return self._matcher if self._ahead is None else self._ahead
 
     def mask(self, logits: Logits) -> None:
         """Take away, in place, the logits of tokens that can't come next.
 
         Raises:
-            EngineError: The form has become too costly to follow.
+            CostlyFormError: The form has become too costly to follow.
         """
         bits = self._bits
-        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        self._now.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         self._check()
         allowed = np.unpackbits(bits.view(np.uint8), count=self._size, bitorder="little")
         logits[allowed == 0] = -np.inf
@@ -190,7 +201,7 @@ class GuidedAnswer:
         """Take note of a token of the answer.
 
         Raises:
-            EngineError: It can't stand there; never one that was drawn from masked logits.
+            CostlyFormError: It can't stand there; never one that was drawn from masked logits.
         """
         self.forget_foreseen()
         self._matcher.consume_token(token)
@@ -202,23 +213,27 @@ class GuidedAnswer:
         return list(tokens[: self._matcher.validate_tokens(list(tokens))])
 
     def foresee(self, token: int) -> None:
-        """Go on as if this token had come, until `forget_foreseen`."""
-        if not self._matcher.is_stopped():
-            self._matcher.consume_token(token)
+        """Go on as if this token had come, until `forget_foreseen`.
+
+        That is done with a copy: a matcher that was led too far has no way back from its error.
+
+        Raises:
+            CostlyFormError: The form becomes too costly to follow there.
+        """
+        if self._ahead is None:
+            self._ahead = self._matcher.deep_copy()
+        if not self._ahead.is_stopped():
+            self._ahead.consume_token(token)
             self._check()
-            self._foreseen += 1
 
     def forget_foreseen(self) -> None:
         """Go back to the tokens that have come."""
-        if self._foreseen:
-            self._matcher.rollback(self._foreseen)
-            self._foreseen = 0
+        self._ahead = None
 
     def _check(self) -> None:
-        if self._matcher.is_error():
-            raise EngineError(
-                f"the answer can't be held to its form: {_in_a_line(self._matcher.get_error())}",
-                code="schema_too_costly",
+        if self._now.is_error():
+            raise CostlyFormError(
+                f"the answer can't be held to its form: {_in_a_line(self._now.get_error())}"
             )
 
 

@@ -87,6 +87,10 @@ class KvCache:
             self._bindings[graph] = binding
         return binding
 
+    def unbind(self, graph: KvGraph) -> None:
+        """Let go of a graph that won't be run any more."""
+        self._bindings.pop(graph, None)
+
     def close(self) -> None:
         """Unmap the segment; its content stays as long as somebody holds a descriptor."""
         if not self.closed:

@@ -121,6 +121,13 @@ class KvDecoder:
             raise UnsuitableError(f"{facts.folder}: its KV cache or vocabulary is another model's")
         self._draft = draft
 
+    def drop_draft(self) -> None:
+        """Give the draft variant's memory back."""
+        if self._draft is not None:
+            for cache in self._caches:
+                cache.unbind(self._draft)
+            self._draft = None
+
     def verify(self, cache: Cache, tokens: Sequence[int]) -> Sequence[Logits]:
         """Append several tokens at once."""
         return list(self._run(_own(cache), tokens, np.arange(len(tokens))))

@@ -22,10 +22,11 @@ from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.guides import Guides
 from trimtab.worker.loop import Loop
 from trimtab.worker.memory import resident_bytes
+from trimtab.worker.sampling import Logits
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.variant import VariantFacts, read_variant
-from trimtab.workers.protocol import Load, LoadFailed, Ready, Stop, decode_to_worker
+from trimtab.workers.protocol import DraftLost, Load, LoadFailed, Ready, Stop, decode_to_worker
 
 _START_FIELD: Final = 19
 """Of /proc/PID/stat, counted after the name: when the process began, in ticks since the boot."""
@@ -69,6 +70,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
         tokenizer.ready()
     choice = choose_decoder(facts, request)
     _prove(choice.decoder, facts)
+    without_draft = add_draft(choice.decoder, facts, request) if request.draft else ""
     guides = Guides(tokenizer.vocabulary, facts.vocabulary, facts.eos)
     if request.guided:
         guides.prepare()
@@ -79,6 +81,8 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then
     language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
     loop = Loop(channel, choice.decoder, tokenizer, language, guides, context)
+    if without_draft:
+        channel.send(DraftLost(without_draft))
     channel.send(
         Ready(
             load_s=perf_counter() - begun_s,
@@ -116,16 +120,69 @@ def _prove(decoder: Decoder, facts: VariantFacts) -> None:
     Raises:
         LoadError: What comes out isn't a distribution over tokens.
     """
-    token = facts.bos if facts.bos is not None and facts.bos < facts.vocabulary else 0
+    token = _any_token(facts)
     try:
-        cache = decoder.open(Place(capacity=min(16, facts.context)))
+        cache = decoder.open(_small_place(facts))
         logits = decoder.prefill(cache, [token, token], last=True)
         decoder.close(cache)
     except EngineError as error:
         raise LoadError(f"{facts.folder}: it loads and can't compute: {error.message}") from error
+    _refuse_numberless(logits, facts.folder)
+
+
+def add_draft(decoder: Decoder, target: VariantFacts, request: Load) -> str:
+    """Load the draft variant, and prove that it computes.
+
+    Returns:
+        Why there is none, in words: the target is whole and serves without it. Empty if there is.
+    """
+    folder = Path(request.draft)
+    try:
+        draft = read_variant(folder)
+        decoder.add_draft(draft, request.threads, request.draft_indices_graph)
+        _prove_draft(decoder, target, folder)
+    except MemoryError:
+        reason = f"{folder}: there is not enough memory to load the draft"
+    except EngineError as error:
+        reason = _with_hint(error)
+    else:
+        return ""
+    decoder.drop_draft()
+    return reason
+
+
+def _prove_draft(decoder: Decoder, target: VariantFacts, folder: Path) -> None:
+    """Have it write a token after the target.
+
+    Raises:
+        EngineError: It can't, or what comes out isn't a distribution over tokens.
+    """
+
+    def best(logits: Logits, _: int) -> int:
+        _refuse_numberless(logits, folder)
+        return int(logits.argmax())
+
+    token = _any_token(target)
+    cache = decoder.open(_small_place(target))
+    try:
+        decoder.prefill(cache, [token, token], last=False)
+        decoder.propose(cache, token, 1, best)
+    finally:
+        decoder.close(cache)
+
+
+def _any_token(facts: VariantFacts) -> int:
+    return facts.bos if facts.bos is not None and facts.bos < facts.vocabulary else 0
+
+
+def _small_place(facts: VariantFacts) -> Place:
+    return Place(capacity=min(16, facts.context))
+
+
+def _refuse_numberless(logits: Logits | None, folder: Path) -> None:
     if logits is None or not np.isfinite(logits).all():
         raise LoadError(
-            f"{facts.folder}: it loads and computes no finite numbers",
+            f"{folder}: it loads and computes no finite numbers",
             hint="build the variant again: `trimtab models build`",
         )
 
@@ -144,5 +201,5 @@ def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _with_hint(error: LoadError) -> str:
+def _with_hint(error: EngineError) -> str:
     return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -11,6 +11,7 @@ tell where they are: that takes tens of microseconds.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -123,11 +124,12 @@ class Sampler:
         self._seen = _Counter(vocabulary) if sampling.repetition_penalty != 1 else None
         counted = sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
         self._counted = _Counter(vocabulary) if counted else None
+        self._recent: deque[int] = deque()  # those of the window
         self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
         if self._seen is not None:
-            for token in prompt:
-                self._seen.add(token)
+            for token in prompt[-sampling.repetition_window :]:
+                self._see(self._seen, token)
 
     @property
     def greedy(self) -> bool:
@@ -137,9 +139,17 @@ class Sampler:
     def observe(self, token: int) -> None:
         """Take note of a token that was generated."""
         if self._seen is not None:
-            self._seen.add(token)
+            self._see(self._seen, token)
         if self._counted is not None:
             self._counted.add(token)
+
+    def _see(self, seen: _Counter, token: int) -> None:
+        """Count a token for the repetition penalty, and forget the one that leaves the window."""
+        seen.add(token)
+        if window := self._sampling.repetition_window:
+            self._recent.append(token)
+            if len(self._recent) > window:
+                seen.remove(self._recent.popleft())
 
     def choose(self, logits: Logits, position: int) -> int:
         """The token for ``position``.
@@ -266,6 +276,13 @@ class _Counter:
             self._ids[self._size] = token
             self._size += 1
         self._often[token] += 1
+
+    def remove(self, token: int) -> None:
+        self._often[token] -= 1
+        if not self._often[token]:
+            self._size -= 1
+            at = np.flatnonzero(self._ids[: self._size + 1] == token)
+            self._ids[at] = self._ids[self._size]
 
     def ids(self) -> NDArray[np.int64]:
         return self._ids[: self._size]

@@ -93,6 +93,7 @@ class Stream:
         asked_to_move: True once the controller has been asked for more room in the window.
         ngram: How good n-gram drafts are in it.
         draft: How good the draft variant's drafts are in it.
+        foreseeable: False once its form is too costly to follow along a draft.
         drafted: Tokens that were drafted and verified.
         accepted: How many of them were right.
         forecast: What the n-gram index expects next; judged when the next token is known.
@@ -125,6 +126,7 @@ class Stream:
         self.asked_to_move = False
         self.ngram = Acceptance(experience.ngrams)
         self.draft = Acceptance(experience.variant)
+        self.foreseeable = True
         self.drafted = 0
         self.accepted = 0
         self._index: NgramIndex | None = None

@@ -13,12 +13,13 @@ from time import perf_counter, thread_time
 
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Decoder, InterruptedRunError
+from trimtab.worker.guides import CostlyFormError
 from trimtab.worker.listening import Interrupt
 from trimtab.worker.pace import Pacer, PieceSize
 from trimtab.worker.sampling import Logits
 from trimtab.worker.speculation import MOST_DRAFTED, NO_ROUND, Acceptance, Costs
 from trimtab.worker.stream import Stream
-from trimtab.workers.protocol import FromWorker, Grow, Progress
+from trimtab.workers.protocol import DraftLost, FromWorker, Grow, Progress
 
 _ASK_AHEAD = 64
 _ASK_FOR = 256
@@ -203,7 +204,8 @@ class Turns:
             return stream.ngram, []
         copied = stream.ngram.best_round(self._costs, len(guesses), free=True)
         written = NO_ROUND
-        if self.mode == "draft":
+        may_write = self.mode == "draft" and stream.foreseeable
+        if may_write:
             written = stream.draft.best_round(self._costs, most, free=False)
         if copied.gain >= written.gain and copied.length:
             stream.ngram.paid()
@@ -211,23 +213,41 @@ class Turns:
         if written.length:
             stream.draft.paid()
             return stream.draft, self._let_draft_write(stream, written.length)
-        return self._probe(stream, guesses, most)
+        return self._probe(stream, guesses, most if may_write else 0)
 
     def _probe(self, stream: Stream, guesses: list[int], most: int) -> tuple[Acceptance, list[int]]:
-        """No draft, or now and then one to see whether that is still right."""
+        """No draft, or now and then one to see whether that is still right.
+
+        Args:
+            stream: Whose.
+            guesses: What its own text says.
+            most: Tokens that the draft variant may write.
+        """
         if guesses and (length := stream.ngram.probe(len(guesses))):
             return stream.ngram, guesses[:length]
-        if self.mode == "draft" and (length := stream.draft.probe(most)):
+        if most and (length := stream.draft.probe(most)):
             return stream.draft, self._let_draft_write(stream, length)
         return stream.ngram, []
 
     def _let_draft_write(self, stream: Stream, count: int) -> list[int]:
         assert stream.cache is not None
-        begun = _Start(judged=True)
-        draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
+        begun, draft = _Start(judged=True), []
+        try:
+            draft = self._decoder.propose(stream.cache, stream.tokens[-1], count, stream.guess)
+            self._costs.drafted(count, begun.worked_s())
+        except CostlyFormError:
+            stream.foreseeable = False  # whether the target gets there is another question
+        except (EngineError, MemoryError) as error:
+            self._lose_draft(error)
         self._decoded(stream, self._ran(begun))
-        self._costs.drafted(count, begun.worked_s())
         return draft
+
+    def _lose_draft(self, error: EngineError | MemoryError) -> None:
+        """The draft variant has failed: streams go on without it, as their target is whole."""
+        self._decoder.drop_draft()
+        self.mode = "ngram"
+        reason = error.message if isinstance(error, EngineError) else "it has not enough memory"
+        self._say(DraftLost(reason))
 
     def _verify(self, stream: Stream, source: Acceptance, draft: list[int]) -> None:
         cache = stream.cache

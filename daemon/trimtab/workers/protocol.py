@@ -32,10 +32,12 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         temperature: 0 for greedy.
-        top_p: Smallest set of tokens whose probability reaches this; 1 for all.
+        top_p: Smallest set of tokens whose probability reaches this; 1 for all, 0 for the best one.
         top_k: At most this many tokens; 0 for no limit.
         seed: Any 64-bit number.
         repetition_penalty: Divides positive and multiplies negative logits of tokens seen; 1: off.
+        repetition_window: How many of the last tokens, those of the prompt included, count as seen
+            for that; 0 for all.
         presence_penalty: Taken from the logit of each generated token seen.
         frequency_penalty: The same, times how often it was seen.
         logit_bias: Added to logits, by token id.
@@ -48,6 +50,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     top_k: int = 0
     seed: int = 0
     repetition_penalty: float = 1.0
+    repetition_window: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
@@ -320,6 +323,18 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
     message: str
 
 
+class DraftLost(msgspec.Struct, frozen=True, tag="draft_lost"):
+    """The draft variant doesn't load, or fails later: the target does without it.
+
+    The first comes before `Ready`, the second at any time after it.
+
+    Attributes:
+        reason: In words.
+    """
+
+    reason: str
+
+
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     """A prompt's token ids."""
 
@@ -511,6 +526,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 FromWorker: TypeAlias = (
     Ready
     | LoadFailed
+    | DraftLost
     | Rendered
     | RenderFailed
     | Progress

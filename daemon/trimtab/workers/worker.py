@@ -110,6 +110,7 @@ class Worker:
         self.state = WorkerState.STOPPED
         self.ready: Ready | None = None
         self.resident_bytes: int | None = None
+        self.draft_lost = ""  # why the draft isn't used that it was started with; set from outside
         self.tokens = 0  # that it has produced and we have
         self.heard_s = clock.monotonic_s()
         self.busy_s: float | None = None  # since when it has work; kept by the supervisor
@@ -130,6 +131,11 @@ class Worker:
     def variant(self) -> VariantSpec:
         """The variant that it has or is loading."""
         return self.launch.variant
+
+    @property
+    def draft(self) -> VariantSpec | None:
+        """The variant that drafts in it; None where none does, or none does any more."""
+        return None if self.draft_lost else self.launch.draft
 
     @property
     def pid(self) -> int | None:

@@ -1,0 +1,86 @@
+"""Drafts that can't be had: the target serves all the same, and everybody is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from rig import Rig, running
+from test_continuity import TALK
+
+from policies_for_tests import policy
+from trimtab.domain.models import ModelSpec
+from trimtab.workers.protocol import DraftLost
+
+DRAFTING = policy(knobs=replace(policy().knobs, speculation=("off", "ngram", "draft:int4")))
+
+
+def with_damaged_int4(tiny: ModelSpec, folder: Path) -> ModelSpec:
+    """The model, where no graph of int4 is one."""
+    copy = folder / "int4"
+    shutil.copytree(next(one.folder for one in tiny.variants if one.name == "int4"), copy)
+    for path in copy.glob("*.onnx"):
+        path.write_bytes(b"\xff" * 1000)
+    variants = [
+        replace(one, folder=str(copy)) if one.name == "int4" else one for one in tiny.variants
+    ]
+    return replace(tiny, variants=tuple(variants))
+
+
+async def serves_without_draft(rig: Rig) -> None:
+    answer = await rig.read(await rig.ask(TALK))
+
+    assert len(answer.tokens) == 200
+    assert (rig.variant, rig.daemon.dispatcher.point.speculation) == ("fp32", "ngram")
+    assert not rig.daemon.controller.state.quarantine
+    assert "int4" in rig.daemon.controller.state.drafts_out
+
+
+async def test_a_damaged_draft_takes_nobody_out(tiny: ModelSpec, tmp_path: Path) -> None:
+    async with running(with_damaged_int4(tiny, tmp_path), DRAFTING) as rig:
+        await serves_without_draft(rig)
+        told = dict(rig.log.lines)["draft_failed"]
+        (worker,) = rig.daemon.supervisor.workers
+
+        assert (told["variant"], told["draft"]) == ("fp32", "int4")
+        assert "the engine refuses the variant" in told["reason"]
+        assert worker.draft is None
+        assert worker.draft_lost == told["reason"]
+        assert rig.daemon.supervisor.losses == 0
+
+
+async def test_a_worker_that_dies_while_its_draft_loads_is_tried_without_it(
+    tiny: ModelSpec,
+) -> None:
+    rig = Rig(tiny, DRAFTING, "kv")
+    rig.daemon.start(tiny)
+    try:
+        await rig.until(lambda: bool(rig.daemon.supervisor.workers))
+        (worker,) = rig.daemon.supervisor.workers
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        await rig.until(lambda: rig.daemon.streams.active is not None)
+        await serves_without_draft(rig)
+        failed = rig.records.outcomes[0].outcome
+    finally:
+        await rig.daemon.stop()
+
+    assert failed is not None
+    assert failed.kind == "failed"
+    assert failed.reason.endswith("it is tried again without its draft int4")
+
+
+async def test_a_draft_that_fails_while_it_serves_is_out_and_its_worker_stays(
+    tiny: ModelSpec,
+) -> None:
+    async with running(tiny, DRAFTING) as rig:
+        began = rig.daemon.dispatcher.point.speculation
+        (worker,) = rig.daemon.supervisor.workers
+        rig.daemon.supervisor.worker_said(worker, DraftLost("its logits are no numbers"))
+        await serves_without_draft(rig)
+
+        assert began == "draft:int4"
+        assert rig.daemon.supervisor.workers == (worker,)
+        assert worker.draft_lost == "its logits are no numbers"
