@@ -19,7 +19,7 @@ from trimtab.serving.disk import FileSegment, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
-from trimtab.serving.threads import undisturbed
+from trimtab.serving.threads import on_disk, undisturbed
 
 MOVE_DEADLINE_S: Final = 10.0
 FILE_DEADLINE_S: Final = 10.0
@@ -267,7 +267,7 @@ async def _in_time(make: Callable[..., FileSegment], *order: Any) -> FileSegment
     Raises:
         ServingError: The disk fails, or takes too long.
     """
-    making = asyncio.ensure_future(asyncio.to_thread(make, *order))
+    making = on_disk(make, *order)
     try:
         async with asyncio.timeout(FILE_DEADLINE_S):
             return await asyncio.shield(making)
