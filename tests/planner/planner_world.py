@@ -177,9 +177,14 @@ class World:
     def _measure(self) -> None:
         """What the worker that has just loaded really holds."""
         variant = self.model.variant(self.loaded.variant or "")
-        if variant is not None:
-            held = self.really.get(variant.name, loaded_bytes(variant, {}))
-            self.post(WorkerMeasured(self.now, variant.name, held, self.action_s))
+        if variant is None:
+            return
+        held = self.really.get(variant.name, loaded_bytes(variant, {}))
+        draft = self.model.variant(draft_of(self.loaded.speculation) or "")
+        if draft is not None:
+            held += draft.weights_bytes
+        beside = "" if draft is None else draft.name
+        self.post(WorkerMeasured(self.now, variant.name, held, self.action_s, beside))
 
     def _end(self, action: Action) -> None:
         kind, reason, variant = OutcomeKind.DONE, "", None

@@ -12,6 +12,7 @@ from trimtab.domain.actions import SwitchWorker
 from trimtab.domain.events import DraftFailed
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.assess import assess
+from trimtab.planner.predict import loaded_bytes
 from trimtab.telemetry.explain import explain
 from trimtab.telemetry.values import to_plain
 
@@ -118,3 +119,18 @@ def test_ngrams_stay_where_the_policy_allows_only_the_draft_that_failed() -> Non
 
 def test_a_failed_draft_can_be_recorded() -> None:
     assert to_plain(DraftFailed(1.0, "int4", "damaged"))["@"] == "DraftFailed"
+
+
+def test_what_a_draft_holds_is_not_taken_for_its_targets() -> None:
+    only = policy(knobs=replace(PLAIN.knobs, speculation=("draft:int4",)))
+    world = World(only).start()
+    drafting = (world.point.variant, world.point.speculation)
+    judged = assess(world.state, world.policy, world.policy.knobs, world.model, world.now)
+    told = next(one for one in judged if one.point.variant == "fp32").predicted.memory_bytes
+    fp32, int4 = world.model.variant("fp32"), world.model.variant("int4")
+    assert fp32 is not None
+    assert int4 is not None
+
+    assert drafting == ("fp32", "draft:int4")
+    assert world.state.resident["fp32"] == loaded_bytes(fp32, {})
+    assert told == loaded_bytes(fp32, {}) + int4.weights_bytes

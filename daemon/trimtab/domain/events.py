@@ -140,12 +140,14 @@ class WorkerMeasured:
         variant: The variant that it has loaded.
         resident_bytes: Anonymous memory of the process, just after loading, no stream running.
         load_s: How long loading took; None unless it has just loaded.
+        draft: The variant that was loaded beside it in the same process; empty if none was.
     """
 
     at_s: float
     variant: str
     resident_bytes: int
     load_s: float | None = None
+    draft: str = ""
 
 
 @dataclass(frozen=True, slots=True)

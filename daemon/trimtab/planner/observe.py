@@ -10,7 +10,7 @@ from trimtab.domain.events import Demand, Tick, WorkerMeasured
 from trimtab.planner.foresight import TREND_TICKS
 from trimtab.planner.heat import advance, in_use, ladder
 from trimtab.planner.points import draft_of
-from trimtab.planner.predict import loaded_bytes
+from trimtab.planner.predict import beside_bytes, loaded_bytes
 from trimtab.planner.relief import judge_heat, resting
 from trimtab.planner.resident import estimates, worked
 from trimtab.planner.state import Heat, Quarantine, State, changed
@@ -67,14 +67,21 @@ def _heated(state: State, event: Tick, policy: Policy, verdicts: tuple[Verdict, 
 
 
 def measured(state: State, event: WorkerMeasured) -> State:
-    """Remember what a worker really holds, how wrong that was predicted, and its load time."""
-    name, held = event.variant, event.resident_bytes
-    spec = state.model.variant(name) if state.model is not None else None
+    """Remember what a worker really holds, how wrong that was predicted, and its load time.
+
+    A draft beside it holds what is known of that one; the rest is the variant's own.
+    """
+    name, model = event.variant, state.model
+    spec = model.variant(name) if model is not None else None
+    draft = model.variant(event.draft) if model is not None else None
+    held = event.resident_bytes
+    if draft is not None and model is not None:
+        held -= beside_bytes(draft, estimates(model, state.resident))
     doubt, before = state.doubt, state.resident.get(name)
     if before is not None:
         doubt = doubt.again(name, before, held)
-    elif spec is not None and state.model is not None:
-        doubt = doubt.first(loaded_bytes(spec, estimates(state.model, state.resident)), held)
+    elif spec is not None and model is not None:
+        doubt = doubt.first(loaded_bytes(spec, estimates(model, state.resident)), held)
     load_s = dict(state.load_s)
     if event.load_s is not None:
         load_s[name] = event.load_s

@@ -166,6 +166,11 @@ def loaded_bytes(variant: VariantSpec, resident: Mapping[str, int]) -> int:
     return measured if measured is not None else WORKER_BYTES + variant.weights_bytes
 
 
+def beside_bytes(draft: VariantSpec, resident: Mapping[str, int]) -> int:
+    """Memory of a draft in its target's process, which has the same KV: its weights alone."""
+    return loaded_bytes(draft, resident) - WORKER_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class Basis:
     """What all points of a variant, a thread count and a mode of drafting have in common.
@@ -202,8 +207,8 @@ def basis(point: OperatingPoint, model: ModelSpec, facts: Facts) -> Basis:
     held, doubt = estimates(model, facts.resident), facts.doubt
     weights = loaded_bytes(spec, held)
     margin = weights * doubt.margin_ratio(spec.name, measured=spec.name in facts.resident)
-    if draft is not None:  # in the same process and the same KV: its weights alone
-        more = loaded_bytes(draft, held) - WORKER_BYTES
+    if draft is not None:
+        more = beside_bytes(draft, held)
         weights += more
         margin += more * doubt.margin_ratio(draft.name, measured=draft.name in facts.resident)
     return Basis(

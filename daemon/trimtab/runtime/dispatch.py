@@ -343,7 +343,8 @@ class Dispatcher:
         took_s = self._load_s[name] = worker.ready.load_s
         held = anonymous_bytes(worker.pid or 0, self._settings.proc_root)
         if held is not None:
-            self._post(WorkerMeasured(self._clock.monotonic_s(), name, held, took_s))
+            beside = worker.draft.name if worker.draft is not None else ""
+            self._post(WorkerMeasured(self._clock.monotonic_s(), name, held, took_s, beside))
 
     def _arrive(self, point: OperatingPoint, worker: Worker) -> None:
         """The point is in force: pace and context first, then the streams."""
