@@ -148,6 +148,26 @@ async def test_a_service_that_stood_still_knows_since_when_it_looks_again(
         assert from_s + frozen_s - 1 < awake[-1] < from_s + frozen_s + 1
 
 
+async def test_a_look_that_comes_before_the_loop_goes_on_knows_it_too() -> None:
+    clock = FrozenClock(100.0, 5.0, 40.0)
+    seen: list[tuple[float, float]] = []
+    loop = TickLoop(
+        FallingMemory(clock, 0.0, 0.0),
+        clock,
+        1.0,
+        lambda: LIMIT,
+        lambda _: seen.append((clock.now, loop.awake_s)),
+        never,
+        lambda *_: None,
+    )
+    clock.events.append((45.0, loop.fresh))  # somebody asks for the status
+    with pytest.raises(OverError):
+        await loop.run()
+
+    assert seen[-1][0] > 60
+    assert all(45 <= awake_s < 46 for at_s, awake_s in seen if at_s >= 45.0)
+
+
 async def test_what_has_been_calm_for_a_while_is_looked_at_twice_a_minute() -> None:
     seen, clock = await looks(0.0, 130.0, always)
 

@@ -16,6 +16,7 @@ from policies_for_tests import policy
 from real_daemon import RealDaemon
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import ServingError
+from trimtab.serving import gateway
 from trimtab.serving.requests import StreamHandle
 
 
@@ -89,3 +90,24 @@ def test_its_client_gets_an_http_answer(tmp_path: Path) -> None:
 
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "shutting_down"
+
+
+async def test_one_that_is_ready_in_the_moment_in_which_the_time_is_over_is_told_too(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny) as rig:
+        rendered: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+
+        async def render(*_: object) -> list[int]:
+            return await rendered
+
+        monkeypatch.setattr(gateway, "render", render)
+        asking = await asked(rig)
+        rig.daemon.gateway.drain()
+        rendered.set_result([1, 2, 3])
+        rig.daemon.gateway.close()
+
+        with pytest.raises(ServingError) as told:
+            await asking
+        assert told.value.code == "shutting_down"
+        assert not rig.daemon.streams.busy()

@@ -12,7 +12,7 @@ from test_shifts import WORDS
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import KvPolicy, Share
-from trimtab.serving.said import keys
+from trimtab.serving.said import MOST_KEYS, MOST_MESSAGES, keys
 from trimtab.serving.stream import Stream
 from trimtab.workers.protocol import Sampling
 
@@ -105,6 +105,14 @@ def test_what_clients_may_leave_out_makes_no_difference() -> None:
     ]
 
     assert keys(plain) == keys(full) == keys([question("Hi")], "Hello")
+
+
+def test_of_a_very_long_conversation_only_the_latest_answers_have_keys() -> None:
+    messages = [question("Hi"), answered("Hello")] * (MOST_MESSAGES // 2)
+
+    assert len(keys(messages)) == MOST_KEYS
+    assert keys(messages)[-1] == keys(messages[:-1], "Hello")[-1]
+    assert keys([*messages, question("And?")]) == ()
 
 
 def test_each_answer_has_a_key_that_depends_on_all_before_it() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from fake_systemd import FakeManager
 
@@ -15,7 +19,8 @@ from trimtab.catalog.load import load_catalog
 from trimtab.domain.models import ModelSpec
 from trimtab.runtime.clock import SystemClock
 from trimtab.runtime.notify import Notifier
-from trimtab.serving.claims import Lease, shape_of
+from trimtab.serving import keep
+from trimtab.serving.claims import Idle, Lease, shape_of
 from trimtab.serving.copies import Copies
 from trimtab.serving.disk import KvDisk
 from trimtab.serving.keep import restore
@@ -23,6 +28,7 @@ from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
 
 TOKENS = list(range(300, 340))
+MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +104,50 @@ def test_what_was_said_in_it_is_known_as_before(
 
     assert list(later.known(("first",), 1000, everyone=False)) == TOKENS
     assert list(later.known(("first",), 1001, everyone=False)) == []
+    later.close()
+
+
+async def test_one_that_turns_out_wrong_while_a_disk_takes_it_is_kept_no_longer(
+    pool: Pool, model: ModelSpec, manager: FakeManager, tmp_path: Path
+) -> None:
+    pool.disk = KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
+    pool.disk.configure(MIB, MIB)
+    lease = ended(pool, model)
+    write, seen = pool.disk.write, []
+
+    def wrong(*order: Any) -> Any:
+        loop.call_soon_threadsafe(pool.distrust, lease)
+        time.sleep(0.2)
+        seen.append(manager.passed())
+        return write(*order)
+
+    loop = asyncio.get_running_loop()
+    pool.disk.write = wrong  # type: ignore[method-assign]
+    idle = pool.to_offload()
+    assert idle is not None
+    await pool.offload(idle, 1.0)
+
+    assert seen == [{}]
+    assert manager.passed() == {}
+    assert found(pool, model) == 0
+
+
+def test_what_an_older_release_kept_is_told_by_its_version(
+    pool: Pool, model: ModelSpec, manager: FakeManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = keep._record
+
+    def older(idle: Idle) -> bytes:
+        record = msgspec.msgpack.decode(written(idle)) | {"version": 3}
+        return msgspec.msgpack.encode({name: record[name] for name in record if name != "said"})
+
+    monkeypatch.setattr(keep, "_record", older)
+    ended(pool, model)
+    pool.close()
+    later, dropped = next_pool(manager, model)
+
+    assert found(later, model) == 0
+    assert "its record has version 3, not 4" in dropped[0]
     later.close()
 
 

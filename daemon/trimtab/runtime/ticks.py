@@ -150,6 +150,7 @@ class TickLoop:
         self._told_bytes = 0.0
         self._available: float | None = None
         self._looked_s = float("-inf")
+        self._meant_s = float("inf")  # when the present sleep is to end
         self.awake_s = float("-inf")
         self._busy_s = clock.monotonic_s()
         self._rest: asyncio.Future[bool] | None = None
@@ -183,6 +184,7 @@ class TickLoop:
 
     def tick(self, now: float) -> None:
         """One full look, now."""
+        self._notice_break(now)
         self._looked_s = now
         snapshot = self._sensors.snapshot(now, self._clock.wall_s())
         available = snapshot.value("memory.available")
@@ -194,6 +196,11 @@ class TickLoop:
         self._on_tick(snapshot)
         if not self._calm():
             self._busy_s = now
+
+    def _notice_break(self, now: float) -> None:
+        """Whoever looks first after one: a tick can come before the sleep goes on."""
+        if now - self._meant_s > OVERSLEPT_S:
+            self.awake_s = now
 
     def _full_s(self, now: float) -> float:
         """Time between two full looks, as things are."""
@@ -224,10 +231,10 @@ class TickLoop:
             full_s = self._full_s(now)
             due_s = self._looked_s + full_s
             pause_s = max(NEAR_S, min(self._interval_s(full_s), due_s - now))
+            self._meant_s = now + pause_s
             await self._clock.sleep(pause_s)
-            now, meant_s = self._clock.monotonic_s(), now + pause_s
-            if now - meant_s > OVERSLEPT_S:
-                self.awake_s = now
+            now = self._clock.monotonic_s()
+            self._notice_break(now)
             if now >= due_s:
                 return False
             try:

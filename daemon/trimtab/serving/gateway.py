@@ -58,7 +58,7 @@ class Gateway:
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
         self._context = 0
-        self._draining = False
+        self._draining = self._closed = False
         self.why_not_loaded = ""
         self.on_request: Callable[[], None] | None = None
 
@@ -74,6 +74,7 @@ class Gateway:
 
     def close(self) -> None:
         """Wait no longer for those that aren't in the queue yet: each is told so."""
+        self._closed = True
         for limit in self._rendering:
             limit.reschedule(0.0)
 
@@ -104,6 +105,9 @@ class Gateway:
             raise shutting_down() from error
         finally:
             self._rendering.discard(limit)
+        if self._closed:  # it was ready in the moment in which the time was over
+            self._carrier.ended(stream)
+            raise shutting_down()
         self._streams.add(stream)
         return stream
 
@@ -207,7 +211,10 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                prompt = await render(request, worker, max_wait_s, self._carrier.known(request))
+                known = self._carrier.known(request)
+                prompt = await render(request, worker, max_wait_s, known)
+                if known and len(prompt) >= self._context:  # the tokenizer's way may be shorter
+                    prompt = await render(request, worker, max_wait_s)
             except SilentWorkerError as error:
                 raise ServingError(
                     f"the worker has not tokenized the prompt within {max_wait_s:.0f} s",

@@ -34,7 +34,6 @@ from trimtab.serving.segments import Segment
 from trimtab.workers.segment_file import SEALS, make_sealed_memfd
 
 VERSION: Final = 4
-READS: Final = (1, 2, 3, 4)
 NAME: Final = "kv-"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _RECORD_SEALS: Final = SEALS | fcntl.F_SEAL_WRITE
@@ -69,11 +68,11 @@ class _Record(msgspec.Struct, frozen=True):
         tokens: Token ids, 32 bits each.
         on_disk_bytes: What its KV takes on disk; 0 if it is in memory.
         checksum: CRC-32 of what is on disk.
-        spread: Whether it lies there as in a segment (version 3).
-        writers: Variants that computed it (version 3).
-        keep: Tokens at the beginning that stay when the window is shifted (version 2).
-        dropped: Tokens after them that have been forgotten, and aren't in the KV (version 2).
-        said: Keys of what was said (version 4).
+        keep: Tokens at the beginning that stay when the window is shifted.
+        dropped: Tokens after them that have been forgotten, and aren't in the KV.
+        spread: Whether it lies on disk as in a segment.
+        writers: Variants that computed it.
+        said: Keys of what was said.
     """
 
     version: int
@@ -85,13 +84,13 @@ class _Record(msgspec.Struct, frozen=True):
     user: int | None
     used_s: float
     tokens: bytes
-    on_disk_bytes: int = 0
-    checksum: int = 0
-    keep: int = 0
-    dropped: int = 0
-    spread: bool = False
-    writers: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
+    on_disk_bytes: int
+    checksum: int
+    keep: int
+    dropped: int
+    spread: bool
+    writers: tuple[str, ...]
+    said: tuple[str, ...] = ()  # so that an older record is told by its version
 
     @property
     def positions(self) -> int:
@@ -291,7 +290,7 @@ def _read(descriptor: int) -> _Record:
         record = msgspec.msgpack.decode(os.pread(descriptor, size, 0), type=_Record)
     except (OSError, msgspec.MsgspecError) as error:
         raise StateError(f"its record can't be read: {error}") from error
-    if record.version not in READS or len(record.tokens) % array("I").itemsize:
+    if record.version != VERSION or len(record.tokens) % array("I").itemsize:
         raise StateError(f"its record has version {record.version}, not {VERSION}")
     if record.keep < 0 or record.dropped < 0 or record.positions < 1:
         raise StateError("its record forgets more than it has")

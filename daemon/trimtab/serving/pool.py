@@ -217,11 +217,13 @@ class Pool:
         may_serve = [
             idle for idle in self._idle if not idle.wrong and (everyone or idle.lease.user == user)
         ]
-        for key in reversed(said):
-            those = [idle for idle in may_serve if key in idle.lease.said]
-            if those:
-                return max(those, key=lambda idle: idle.used_s).tokens
-        return ()
+        rank = {key: at for at, key in enumerate(said)}
+        most = [
+            (max(rank.get(key, -1) for key in idle.lease.said), idle.used_s, at)
+            for at, idle in enumerate(may_serve)
+            if not rank.keys().isdisjoint(idle.lease.said)
+        ]
+        return may_serve[max(most)[2]].tokens if most else ()
 
     def take(self, found: Found) -> Lease:
         """Go on with an idle segment: the positions that were found are valid.
@@ -264,8 +266,7 @@ class Pool:
         """What a conversation left behind may be wrong: it serves nobody any more."""
         for idle in [idle for idle in self._idle if idle.lease is lease]:
             idle.refused = True
-            if not idle.busy:
-                self._evict(idle)
+            self._give_up(idle)
 
     @property
     def copying(self) -> bool:
@@ -405,9 +406,8 @@ class Pool:
     def doubt(self, segment: FileSegment) -> None:
         """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
         segment.doubt()
-        for idle in self._movable(in_memory=False, on_disk=True):
-            if idle.wrong:
-                self._evict(idle)
+        for idle in [idle for idle in self._idle if idle.wrong]:
+            self._give_up(idle)
 
     def close(self) -> None:
         """Give everything back, but what the service manager keeps for the next controller.
@@ -545,6 +545,12 @@ class Pool:
         if self.keeper is not None and idle.kept:
             self.keeper.forget(idle.kept)
         idle.kept = ""
+
+    def _give_up(self, idle: Idle) -> None:
+        """It has turned out to be wrong; what a thread is at work on goes once that has ended."""
+        self._forget(idle)  # the next controller must not believe it either
+        if not idle.busy:
+            self._evict(idle)
 
     def _evict(self, idle: Idle) -> int:
         self._idle.remove(idle)

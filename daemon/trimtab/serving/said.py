@@ -9,9 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-_ANSWERS = "assistant"
+MOST_KEYS: Final = 64
+"""Of the latest answers: whoever goes on further up has little to gain."""
+
+MOST_MESSAGES: Final = 4096
+"""A longer conversation isn't recognised: hashing it would hold up everybody."""
+
+_ANSWERS: Final = "assistant"
 
 
 def keys(messages: Sequence[Mapping[str, Any]], answer: str | None = None) -> tuple[str, ...]:
@@ -21,8 +27,10 @@ def keys(messages: Sequence[Mapping[str, Any]], answer: str | None = None) -> tu
         messages: As clients send them.
         answer: What was answered to them; None if nothing was yet.
     """
+    if len(messages) > MOST_MESSAGES:
+        return ()
     said = [*messages] if answer is None else [*messages, {"role": _ANSWERS, "content": answer}]
-    return tuple(_keys(said))
+    return tuple(_keys(said))[-MOST_KEYS:]
 
 
 def _keys(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
