@@ -12,10 +12,11 @@ The tree::
     │   └── BuildError        a variant could not be built or proven
     ├── EngineError           the inference engine refused or failed
     │   ├── LoadError         a variant does not load
+    │   │   └── LateLoadError not in time
     │   └── ContextError      more tokens than the context holds
     ├── WorkerError           a worker process died, hung or broke the protocol
     │   ├── SilentWorkerError it lives and does not answer in time
-    │   └── DraftError        it died while it loaded a draft as well, which may be why
+    │   └── DraftError        it died or was late while it loaded a draft, which may be why
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
     ├── NotRunningError       no daemon answers on the socket
@@ -116,6 +117,10 @@ class LoadError(EngineError):
     code = "load_failed"
 
 
+class LateLoadError(LoadError):
+    """A variant does not load in time; what hangs, or is slow, isn't known."""
+
+
 class ContextError(EngineError):
     """More tokens than the context holds."""
 
@@ -135,7 +140,10 @@ class SilentWorkerError(WorkerError):
 
 
 class DraftError(WorkerError):
-    """A worker died while it loaded a variant and its draft; which of them it was isn't known."""
+    """A worker died or was late while it loaded a variant and its draft.
+
+    Which of them it was isn't known.
+    """
 
     code = "draft_failed"
 

@@ -7,6 +7,7 @@ the tiny model is too small to move the machine's.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -14,7 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 from policies_for_tests import policy
 from trimtab.domain.decisions import Decision
@@ -190,3 +193,15 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def no_free_descriptor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """None can be doubled, so that none can be sent to a worker."""
+
+    def dup(_: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", dup)
+        yield

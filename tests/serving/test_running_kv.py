@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import MIB, Answer, Rig, files_of_at_most, running
+from rig import MIB, Answer, Rig, files_of_at_most, no_free_descriptor, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -173,6 +173,27 @@ async def test_a_move_that_fails_leaves_the_conversation_where_it_was(
         assert stayed == (False, 0, None)
         assert (again, moved) == ("", True)
         assert answer.tokens == expected.tokens
+        assert rig.daemon.supervisor.losses == 0
+
+
+async def test_a_move_without_a_free_descriptor_can_be_made_later(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig, max_tokens=300)
+        answer = await rig.read(stream, tokens=20)
+        running_kv = rig.daemon.dispatcher.running_kv
+        with no_free_descriptor(monkeypatch):
+            await running_kv.to_disk()
+        stayed, why = (on_disk(stream), disk.stored_bytes, stream.moving), stream.not_moved
+        again = await running_kv.to_disk()
+        moved = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert stayed == (False, 0, None)
+        assert "Too many open files" in why
+        assert (again, moved) == ("", True)
+        assert len(answer.tokens) == 300
         assert rig.daemon.supervisor.losses == 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rig import Rig, running
+from rig import Rig, no_free_descriptor, running
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
@@ -100,6 +100,25 @@ async def test_a_shift_that_fails_has_what_stays_read_again(tiny: ModelSpec) -> 
         assert streams[1].disclosure.shifts == streams[0].disclosure.shifts >= 5
         assert rig.daemon.supervisor.losses == 0
         assert ledger.leased == 0
+
+
+async def test_a_shift_without_a_free_descriptor_has_what_stays_read_again(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, shifting()) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=5)
+        with no_free_descriptor(monkeypatch):
+            await rig.until(lambda: stream.shifts > 0)
+            moving, why = stream.moving, stream.not_moved
+        await rig.read(stream, answer)
+
+        assert moving is None
+        assert "Too many open files" in why
+        assert len(answer.tokens) == 3 * CONTEXT
+        assert stream.disclosure.shifts == expected_shifts(stream)
+        assert rig.daemon.supervisor.losses == 0
+        assert rig.daemon.pool.ledger().leased == 0
 
 
 @pytest.mark.parametrize("decoder", ["kv", "generator"])

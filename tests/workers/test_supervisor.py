@@ -364,6 +364,15 @@ def test_a_load_that_was_never_measured_may_take_as_long_as_a_slow_disk(tiny: Mo
     assert load_timeout_s(Launch(variant(tiny, MIB), 1, 2048), None) == 120.0
 
 
+def test_a_load_may_take_longer_with_a_draft_whether_it_was_measured_or_not(
+    tiny: ModelSpec,
+) -> None:
+    launch = Launch(variant(tiny, 1000 * MIB), 1, 2048, draft=variant(tiny, 500 * MIB))
+
+    assert load_timeout_s(launch, None) == 300.0
+    assert load_timeout_s(launch, 1.0) == 130.0
+
+
 def test_a_slow_board_may_be_silent_for_longer(tiny: ModelSpec) -> None:
     quick = replace(tiny.variants[0], prefill_tps=400.0)
     slow = replace(tiny.variants[0], prefill_tps=2.0)

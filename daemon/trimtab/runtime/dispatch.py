@@ -28,7 +28,14 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.events import ActionEnded, DraftFailed, Event, OutcomeKind, WorkerMeasured
 from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
-from trimtab.errors import DraftError, LoadError, ServingError, TrimtabError, WorkerError
+from trimtab.errors import (
+    DraftError,
+    LateLoadError,
+    LoadError,
+    ServingError,
+    TrimtabError,
+    WorkerError,
+)
 from trimtab.planner.points import draft_of
 from trimtab.runtime.process_memory import anonymous_bytes
 from trimtab.runtime.tasks import spawn
@@ -94,7 +101,7 @@ class Dispatcher:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._model: ModelSpec | None = None
-        self._load_s: dict[str, float] = {}
+        self._load_s: dict[tuple[str, str], float] = {}  # of variants and their drafts
         self.point: OperatingPoint = PARKED
         self.running_kv = RunningKv(streams, pool, clock)
 
@@ -190,10 +197,12 @@ class Dispatcher:
 
     def _lacking(self, action: Action) -> str:
         """What of an action couldn't be had though it is done; empty if nothing."""
-        worker = self._streams.active
-        if not isinstance(action, SwitchWorker) or worker is None or not worker.draft_lost:
+        if not isinstance(action, SwitchWorker):
             return ""
-        return f"without its draft {draft_of(action.point.speculation)}: {worker.draft_lost}"
+        draft, worker = draft_of(action.point.speculation), self._streams.active
+        if draft is None or worker is None or not worker.draft_lost:
+            return ""
+        return f"without its draft {draft}: {worker.draft_lost}"
 
     async def _carry_out(self, action: Action) -> None:
         match action:
@@ -331,19 +340,20 @@ class Dispatcher:
 
     async def _load(self, worker: Worker) -> None:
         name = worker.variant.name
+        alone_s = self._load_s.get((name, ""))
         try:
-            await self._supervisor.load(worker, self._load_s.get(name))
-        except WorkerError as error:
+            await self._supervisor.load(worker, self._load_s.get((name, _beside(worker)), alone_s))
+        except (WorkerError, LateLoadError) as error:
             if (draft := worker.draft) is None:
                 raise
             self.draft_lost(worker, error.message)
             told = f"{error.message}; it is tried again without its draft {draft.name}"
             raise DraftError(told) from error
         assert worker.ready is not None
-        took_s = self._load_s[name] = worker.ready.load_s
+        beside = _beside(worker)  # its draft may be lost by now
+        took_s = self._load_s[name, beside] = worker.ready.load_s
         held = anonymous_bytes(worker.pid or 0, self._settings.proc_root)
         if held is not None:
-            beside = worker.draft.name if worker.draft is not None else ""
             self._post(WorkerMeasured(self._clock.monotonic_s(), name, held, took_s, beside))
 
     def _arrive(self, point: OperatingPoint, worker: Worker) -> None:
@@ -397,6 +407,11 @@ class Dispatcher:
         if variant is None:
             raise LoadError(f"the model has no variant {point.variant}")
         return variant
+
+
+def _beside(worker: Worker) -> str:
+    """The draft that it loads or has loaded beside its variant; empty if none."""
+    return worker.draft.name if worker.draft is not None else ""
 
 
 def _serves(worker: Worker, point: OperatingPoint) -> bool:

@@ -97,7 +97,7 @@ class Room:
         try:
             self.order(stream, worker, target, view)
         except WorkerError:
-            pass  # its loss is about to be reported
+            self._read_again(stream, worker, view)  # that takes no descriptor
 
     def moved(self, stream: Stream, message: Moved) -> str:
         """The new segment is whole: it is the truth from here on.
@@ -135,7 +135,7 @@ class Room:
         return ""
 
     def given_up(self, stream: Stream) -> None:
-        """The worker has let go of the stream, or is gone, before the new segment was whole."""
+        """The new segment won't become whole: it is given back."""
         if stream.moving is not None:
             self._pool.drop(stream.moving)
             stream.moving = None
@@ -154,11 +154,17 @@ class Room:
         """Have a stream's KV moved into another segment, as far as it is in that view.
 
         Raises:
-            WorkerError: The worker is gone; the target is given back with its streams.
+            WorkerError: The worker is gone, or this process has no descriptor left; the target has
+                been given back.
         """
         stream.moving, stream.not_moved = target, ""
         order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
-        worker.send(order, [target.segment.descriptor])
+        try:
+            worker.send(order, [target.segment.descriptor])
+        except WorkerError as error:
+            self.given_up(stream)
+            stream.not_moved = error.message
+            raise
 
     def _read_again(self, stream: Stream, worker: Worker, view: View) -> None:
         """Have what is seen of the stream from now on read into the segment that it has."""

@@ -33,10 +33,15 @@ Less than the time between two looks at rest, so that each of them asks.
 
 
 def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
-    """How long a load may take: ten times what it took here, else by size on a slow disk."""
+    """How long a load may take: ten times what it took here, else by size on a slow disk.
+
+    A draft's size always counts on top: it may not have been there when that was measured.
+    """
+    draft_s = launch.draft.disk_bytes / SLOWEST_DISK_BYTES_S if launch.draft is not None else 0.0
     if measured_s is not None:
-        return max(LOAD_TIMEOUT_MIN_S, LOAD_TIMEOUT_FACTOR * measured_s)
-    return max(LOAD_TIMEOUT_UNMEASURED_S, launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S)
+        return max(LOAD_TIMEOUT_MIN_S, LOAD_TIMEOUT_FACTOR * measured_s) + draft_s
+    variant_s = launch.variant.disk_bytes / SLOWEST_DISK_BYTES_S
+    return max(LOAD_TIMEOUT_UNMEASURED_S, variant_s) + draft_s
 
 
 def wedged_after_s(variant: VariantSpec) -> float:
@@ -105,10 +110,11 @@ class Supervisor:
 
         Args:
             worker: Its process was begun here.
-            measured_s: How long loading it took here before; None if never.
+            measured_s: How long loading it took here before, with its draft or without any; None
+                if it never was.
 
         Raises:
-            LoadError: It does not load or not in time; the process is gone.
+            LoadError: It does not load or not in time (`LateLoadError`); the process is gone.
             WorkerError: The process has died.
         """
         try:

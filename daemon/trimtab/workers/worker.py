@@ -13,7 +13,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import RopeSpec, VariantSpec
-from trimtab.errors import LoadError, RequestError, SilentWorkerError, WorkerError
+from trimtab.errors import (
+    LateLoadError,
+    LoadError,
+    RequestError,
+    SilentWorkerError,
+    WorkerError,
+)
 from trimtab.workers.channel import CLOSED, Channel
 from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
 from trimtab.workers.protocol import (
@@ -203,7 +209,7 @@ class Worker:
         A worker that fails here has been ended and reaped when the exception comes.
 
         Raises:
-            LoadError: It does not load, or not within ``timeout_s``.
+            LoadError: It does not load, or not within ``timeout_s`` (`LateLoadError`).
             WorkerError: The process dies.
         """
         assert self._loaded is not None, "the process was never begun"
@@ -215,7 +221,8 @@ class Worker:
                 self.ready = await self._loaded
         except TimeoutError as error:
             await self.kill()
-            raise LoadError(f"variant {name} did not load within {timeout_s:.0f} s") from error
+            told = f"variant {name} did not load within {timeout_s:.0f} s"
+            raise LateLoadError(told) from error
         except BaseException:
             await self.kill()
             raise
