@@ -95,9 +95,9 @@ async def test_a_plan_that_wants_kv_at_home_does_not_wait_for_the_disk(
     tiny: ModelSpec, disk: KvDisk, gate: Gate
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        expected = await rig.read(await ask(rig, max_tokens=200))
+        expected = await rig.read(await ask(rig, max_tokens=400))
         rig.daemon.pool.release_all()
-        stream, answer = await moved(rig, after=20, max_tokens=200)
+        stream, answer = await moved(rig, after=20, max_tokens=400)
         await gate.begun()
         async with asyncio.timeout(5):
             await place(rig, KvPlacement.MEMORY)
