@@ -485,7 +485,7 @@ async def test_a_disk_that_failed_is_not_asked_for_the_next_conversation(
         point = replace(rig.daemon.dispatcher.point, kv_placement=KvPlacement.DISK)
         rig.daemon.dispatcher.point = point
         with pytest.raises(ServingError) as told:
-            await rig.daemon.dispatcher.follow_placement(0.0)
+            await rig.daemon.dispatcher.follow_placement(lambda: 0.0)
 
     assert told.value.message == "the disk is full"
     assert len(calls) == 1

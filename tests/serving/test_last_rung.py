@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 from rig import MIB, Rig, running
 from test_kv_disk import Gate
-from test_running_kv import ask, memory_for_all_but_kv, moved, on_disk, place, placing
+from test_running_kv import (
+    ask,
+    bring_home,
+    memory_for_all_but_kv,
+    moved,
+    on_disk,
+    place,
+    placing,
+)
 
+from trimtab.domain.actions import HandoverMode, PlaceIdleKv, SwitchWorker
 from trimtab.domain.decisions import Direction
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import Carry, Handover, Policy, Window
 from trimtab.serving import running_kv
 from trimtab.serving.disk import KvDisk
-from trimtab.serving.stream import Stream
+from trimtab.serving.stream import Stream, StreamState
+from trimtab.workers.worker import Worker
 
 WINDOW = 512
 
@@ -85,9 +95,9 @@ async def test_a_plan_that_wants_kv_at_home_does_not_wait_for_the_disk(
     tiny: ModelSpec, disk: KvDisk, gate: Gate
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
-        expected = await rig.read(await ask(rig, max_tokens=200))
+        expected = await rig.read(await ask(rig, max_tokens=400))
         rig.daemon.pool.release_all()
-        stream, answer = await moved(rig, after=20, max_tokens=200)
+        stream, answer = await moved(rig, after=20, max_tokens=400)
         await gate.begun()
         async with asyncio.timeout(5):
             await place(rig, KvPlacement.MEMORY)
@@ -166,6 +176,85 @@ async def test_what_is_not_written_yet_counts_until_it_is(
         assert runs
 
 
+@pytest.mark.parametrize("mode", list(HandoverMode))
+async def test_what_is_on_disk_is_written_while_another_variant_loads(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch, mode: HandoverMode
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        dispatcher, supervisor = rig.daemon.dispatcher, rig.daemon.supervisor
+        stream = await ask(rig, max_tokens=300)
+        answer = await rig.read(stream, tokens=20)
+        load, loading, go_on = supervisor.load, asyncio.Event(), asyncio.Event()
+
+        async def slow(worker: Worker, expected_s: float | None) -> None:
+            loading.set()
+            await go_on.wait()
+            await load(worker, expected_s)
+
+        monkeypatch.setattr(supervisor, "load", slow)
+        point = replace(dispatcher.point, variant="int8", kv_placement=KvPlacement.DISK_ALL)
+        place = PlaceIdleKv(10**6, KvPlacement.DISK_ALL)
+        dispatcher.execute([place, SwitchWorker(10**6 + 1, point, mode)])
+        await loading.wait()
+        lease = stream.lease
+        assert lease is not None
+        state = stream.state
+        await rig.until(lambda: lease.written > 0)
+        lease.written = 0  # as if the disk hadn't taken anything of it until now
+        await rig.until(lambda: lease.written > 0)
+        still = dispatcher.loading, rig.daemon.pool.ledger().filed > 0
+        go_on.set()
+        await rig.read(stream, answer)
+
+        breaks = mode is HandoverMode.BREAK_BEFORE_MAKE
+        assert state is (StreamState.HELD if breaks else StreamState.RUNNING)
+        assert still == (True, True)
+        assert stream.disclosure.variants == ("fp32", "int8")
+        assert len(answer.tokens) == 300
+
+
+async def test_what_a_newer_plan_wants_on_disk_stays_there_once_the_disk_has_taken_it(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=300)
+        await rig.until(lambda: stream.lease is not None and stream.lease.written > 0)
+        gate, lease = Gate(running_kv.write_back), stream.lease
+        monkeypatch.setattr(running_kv, "write_back", gate)
+        await place(rig, KvPlacement.MEMORY)
+        await gate.begun()
+        await place(rig, KvPlacement.DISK_ALL)
+        gate.open()
+        await rig.read(stream, answer, len(stream.generated) + 50)
+        same = stream.lease is lease
+        await rig.read(stream, answer)
+
+        assert same
+        assert len(answer.tokens) == 300
+
+
+async def test_what_has_no_room_in_memory_any_more_once_the_disk_has_taken_it_stays_there(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=150)
+        await rig.until(lambda: stream.lease is not None and stream.lease.written > 0)
+        gate, room = Gate(running_kv.write_back), [64 * MIB]
+        monkeypatch.setattr(running_kv, "write_back", gate)
+        moving = rig.daemon.dispatcher.running_kv.to_memory(lambda: True, lambda: room[0])
+        home = asyncio.ensure_future(moving)
+        await gate.begun()
+        room[0] = 0
+        gate.open()
+        told = await home
+        stayed = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert "no room in memory" in told
+        assert stayed
+        assert len(answer.tokens) == 150
+
+
 class Watched:
     """What is written back, and how far the conversation was then."""
 
@@ -212,7 +301,7 @@ async def test_what_is_read_again_after_a_shift_goes_home_only_once_the_disk_has
         stream = await shifted(rig)
         gate = Gate(running_kv.write_back)
         monkeypatch.setattr(running_kv, "write_back", gate)
-        home = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.to_memory())
+        home = asyncio.ensure_future(bring_home(rig))
         await gate.begun()
         still = on_disk(stream)
         gate.open()

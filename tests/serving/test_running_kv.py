@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import mmap
 import os
 import resource
@@ -36,10 +37,10 @@ from trimtab.domain.models import ModelSpec
 from trimtab.domain.readings import Reading
 from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
-from trimtab.runtime.dispatch import Dispatcher
+from trimtab.runtime.daemon import Daemon
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import shape_of
-from trimtab.serving.disk import KvDisk, write_back
+from trimtab.serving.disk import FileSegment, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS
 from trimtab.serving.rest import FIRST_S
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
@@ -76,6 +77,11 @@ async def place(rig: Rig, placement: KvPlacement) -> None:
     """Have the daemon move KV as the planner would."""
     rig.daemon.dispatcher.execute([PlaceIdleKv(10**6, placement)])
     await rig.daemon.dispatcher.finished()
+
+
+async def bring_home(rig: Rig) -> str:
+    """Bring what runs on disk back, whatever the point; why not all could be."""
+    return await rig.daemon.dispatcher.running_kv.to_memory(lambda: True, lambda: math.inf)
 
 
 async def ask(rig: Rig, **changes: object) -> Stream:
@@ -207,7 +213,7 @@ async def test_there_is_room_in_memory_for_what_comes_while_the_order_is_on_its_
         worker = stream.worker
         assert worker is not None
         worker.send(Pace(1.0))
-        await rig.daemon.dispatcher.running_kv.to_memory()
+        await bring_home(rig)
         lease = stream.lease
         assert lease is not None
         granted, home = lease.granted, not on_disk(stream)
@@ -439,6 +445,70 @@ async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(
         assert left == "today's write budget is used up"
 
 
+async def test_two_who_move_the_same_conversation_need_its_space_once(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=50)
+        disk.configure(pages_of(tiny, stream.most_positions), 64 * MIB)
+        dispatcher = rig.daemon.dispatcher
+        dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.DISK_ALL)
+        both = dispatcher.running_kv.to_disk(), dispatcher.running_kv.to_disk()
+        reasons = await asyncio.gather(*both)
+        away = on_disk(stream)
+        await rig.read(stream, answer)
+
+        assert reasons == ["", ""]
+        assert away
+
+
+async def test_idle_kv_that_can_not_move_for_want_of_a_descriptor_keeps_nobody_else(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(segment: Segment) -> Segment:  # as it is told of EMFILE
+        raise ServingError("Too many open files", code="kv_pool_full")
+
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        await rig.read(await ask(rig, text="Another talk. " + TALK, max_tokens=40))
+        stream = await ask(rig, max_tokens=100)
+        answer = await rig.read(stream, tokens=20)
+        monkeypatch.setattr(Segment, "again", none_left)
+        dispatcher = rig.daemon.dispatcher
+        dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.DISK_ALL)
+        await rig.until(lambda: on_disk(stream))
+        await rig.until(lambda: bool(reasons(rig)))
+        idle_bytes = rig.daemon.pool.ledger().idle
+        await rig.read(stream, answer)
+
+        assert idle_bytes > 0
+        assert reasons(rig) == ["Too many open files"]
+
+
+async def test_one_that_can_not_be_written_for_want_of_a_descriptor_keeps_no_other(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = FileSegment.another_descriptor
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        streams = await two_talking(rig)
+
+        def none_left(segment: FileSegment) -> int | None:  # as it is told of EMFILE
+            if streams[0].lease is not None and segment is streams[0].lease.segment:
+                raise ServingError("Too many open files", code="kv_disk_failed")
+            return another(segment)
+
+        monkeypatch.setattr(FileSegment, "another_descriptor", none_left)
+        await place(rig, KvPlacement.DISK_ALL)
+        leases = [stream.lease for stream in streams]
+        await rig.until(lambda: leases[1] is not None and leases[1].written > 0)
+        await rig.until(lambda: bool(reasons(rig)))
+        monkeypatch.undo()
+        await rig.until(lambda: leases[0] is not None and leases[0].written > 0)
+
+        assert reasons(rig) == ["Too many open files"]
+        assert rig.daemon.pool.ledger().stored_count == 0
+
+
 async def test_one_that_ends_while_another_is_written_back_harms_nobody(
     tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,8 +534,10 @@ async def test_one_that_ends_while_another_is_written_back_harms_nobody(
         rig.daemon.pool.release_all()
         files = [lease.segment.another_descriptor() for lease in leases if lease is not None]
         go_on.set()
-        following = await ask(rig)  # it follows only once that round is over
+        following = await ask(rig)
         await rig.until(lambda: on_disk(following))
+        # which is only once that round is over
+        await rig.until(lambda: following.lease is not None and following.lease.written > 0)
 
         assert files == [None, None]
         assert not [event for event, _ in rig.log.lines if event == "part_failed"]
@@ -549,7 +621,7 @@ def lose_pages(stream: Stream, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Carrier, "bring", after_loss)
 
 
-async def stay(dispatcher: Dispatcher, room_bytes: float) -> None:
+def stay(daemon: Daemon) -> None:
     """In place of following the point on each tick, which has KV in memory here."""
 
 
@@ -593,7 +665,7 @@ async def test_a_move_to_a_disk_that_fails_is_told_and_tried_ever_more_rarely(
         rig.daemon.pool.release_all()
         stream = await ask(rig, max_tokens=150)
         answer = await rig.read(stream, tokens=20)
-        monkeypatch.setattr(Dispatcher, "follow_placement", stay)
+        monkeypatch.setattr(Daemon, "_offload", stay)
         failing, running_kv = FailingDisk(monkeypatch, times=2), rig.daemon.dispatcher.running_kv
         told = []
         for _ in range(2):
@@ -626,11 +698,12 @@ async def test_what_the_disk_has_failed_to_take_is_not_copied_home(
         expected = await rig.read(await ask(rig, max_tokens=120))
         rig.daemon.pool.release_all()
         stream, answer = await moved(rig, after=20, max_tokens=120)
+        await rig.until(lambda: stream.lease is not None and stream.lease.written > 0)
         at = len(stream.generated)
         await rig.until(lambda: len(stream.generated) > at + 2)
         lose_pages(stream, monkeypatch)
         failing = FailingDisk(monkeypatch)
-        told = await rig.daemon.dispatcher.running_kv.to_memory()
+        told = await bring_home(rig)
         await rig.read(stream, answer)
 
         assert failing.calls == 1
@@ -671,6 +744,7 @@ async def test_a_failure_to_write_that_nobody_waits_for_any_more_counts(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", fails)
+            patch.setattr(Daemon, "_offload", stay)
             await rig.daemon.dispatcher.running_kv.to_disk()
             writing = asyncio.ensure_future(rig.daemon.dispatcher.running_kv.write_back())
             await rig.until(begun.is_set)
@@ -692,6 +766,7 @@ async def test_what_ends_on_a_disk_that_fails_serves_nobody(
 ) -> None:
     async with running(tiny, placing(slow=True), disk=disk) as rig:
         stream, _ = await moved(rig, after=20)
+        await rig.until(lambda: stream.lease is not None and stream.lease.written > 0)
         sync, begun, go_on, calls = os.fdatasync, threading.Event(), threading.Event(), []
 
         def fails_once(descriptor: int) -> None:  # injected, as above

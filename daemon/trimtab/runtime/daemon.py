@@ -194,6 +194,7 @@ class Daemon:
         self.controller.on_event = self._ticks.wake
         self.gateway.on_request = self._ticks.wake
         self._offloading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._kv_not_moved = ""
         self._loop_task: asyncio.Task[None] | None = None
         self._reports.configure(policy.admission.priorities)
@@ -240,7 +241,7 @@ class Daemon:
 
     async def stop(self) -> None:
         """End the loop and all workers."""
-        for task in (self._loop_task, self._offloading):
+        for task in (self._loop_task, self._offloading, self._writing):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -348,31 +349,43 @@ class Daemon:
 
     def _calm(self) -> bool:
         """True if nothing is lost by looking at the sensors less often for now."""
-        offloading = self._offloading is not None and not self._offloading.done()
+        offloading = not (_over(self._offloading) and _over(self._writing))
         busy = self.streams.busy() or self.supervisor.busy
         at_work = self.dispatcher.loading or busy or offloading
         return not at_work and calm(self.controller.state, self.controller.policy)
 
     def _offload(self) -> None:
-        """Conversations that end, or begin, while KV belongs on disk follow the others there."""
+        """Conversations that end, or begin, while KV belongs on disk follow the others there.
+
+        What runs there is written beside plans: they count on its memory.
+        """
         dispatcher = self.dispatcher
         placement, running = dispatcher.point.kv_placement, dispatcher.running_kv
+        if running.to_write and _over(self._writing):
+            self._writing = spawn(self._write_back(), "write_back", self.report)
+        astray = running.in_memory if placement is KvPlacement.DISK_ALL else running.on_disk
         due = (
-            bool(running.on_disk)
+            bool(astray)
             or self.pool.to_seal() is not None
-            or (placement is KvPlacement.DISK_ALL and bool(running.in_memory))
             or (placement is not KvPlacement.MEMORY and self.pool.to_offload() is not None)
         )
-        idle = self._offloading is None or self._offloading.done()
-        if due and idle and not dispatcher.loading:
+        if due and _over(self._offloading) and not dispatcher.loading:
             self._offloading = spawn(self._follow_placement(), "offload", self.report)
+
+    async def _write_back(self) -> None:
+        if reason := await self.dispatcher.running_kv.write_back():
+            self._say_not_moved(reason)
 
     async def _follow_placement(self) -> None:
         reason = ""
         try:
-            await self.dispatcher.follow_placement(self._room_bytes())
+            await self.dispatcher.follow_placement(self._room_bytes)
         except ServingError as error:
             reason = error.message
+        self._say_not_moved(reason)
+
+    def _say_not_moved(self, reason: str) -> None:
+        """Once, until KV could be moved again."""
         if reason and reason != self._kv_not_moved:
             self._log.warning("kv_not_moved", reason=reason)
         self._kv_not_moved = reason
@@ -441,3 +454,7 @@ class Daemon:
 
 def _soon(call: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_soon(call)
+
+
+def _over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()

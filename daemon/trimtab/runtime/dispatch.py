@@ -238,7 +238,7 @@ class Dispatcher:
         self.point = carried_out(self.point, action)
 
     async def _place_kv(self, action: PlaceIdleKv) -> None:
-        """Running conversations' KV goes to files now; all else follows beside whatever comes.
+        """Running conversations' KV goes to files now; it is written beside whatever comes.
 
         What a disk has to write may take it half a minute, in which memory can run short, and one
         that hangs never has it.
@@ -254,13 +254,11 @@ class Dispatcher:
         if reason := await self.running_kv.to_disk():
             raise ServingError(reason, code="kv_not_moved")
 
-    async def follow_placement(self, room_bytes: float) -> None:
+    async def follow_placement(self, room_bytes: Callable[[], float]) -> None:
         """Bring KV to where it belongs: idle conversations', the oldest first, then others'.
 
-        Running ones' is written here, and comes back from disk.
-
         Args:
-            room_bytes: Memory that may be taken for that.
+            room_bytes: Memory that may be taken for that, now.
 
         Raises:
             ServingError: Not all can go there: the disk is full, or the quota or the daily budget
@@ -269,11 +267,11 @@ class Dispatcher:
         reason = await self._seal_ended()
         if self.point.kv_placement is not KvPlacement.MEMORY:
             reason = await self._offload_idle() or reason
-        reason = await self.running_kv.write_back() or reason
         if self.point.kv_placement is KvPlacement.DISK_ALL:
             reason = await self.running_kv.to_disk() or reason
         elif self.running_kv.on_disk:
-            reason = await self._bring_home(room_bytes) or reason
+            home = self.running_kv.to_memory(self._belongs_home, room_bytes)
+            reason = await home or reason
         if reason:
             raise ServingError(reason, code="kv_not_moved")
 
@@ -283,10 +281,9 @@ class Dispatcher:
             reason = await self._pool.seal(left, self._clock.monotonic_s()) or reason
         return reason
 
-    async def _bring_home(self, room_bytes: float) -> str:
-        if self._pool.ledger().filed > room_bytes:
-            return "there is no room in memory for running conversations that are on disk"
-        return await self.running_kv.to_memory()
+    def _belongs_home(self) -> bool:
+        """Whether running conversations' KV belongs in memory, and no plan is about to take it."""
+        return self.point.kv_placement is not KvPlacement.DISK_ALL and not self.loading
 
     async def _offload_idle(self) -> str:
         """The oldest first; what is too large for the quota or the budget stops no other."""

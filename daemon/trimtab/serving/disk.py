@@ -70,6 +70,9 @@ class FileSegment(Segment):
         descriptor: Ours from now on.
         claim: On the space for all its tokens.
         closed: Told once that it is given back, but for so many bytes.
+
+    Attributes:
+        doubtful: Whether the disk has failed to write it: what is there may be anything.
     """
 
     on_disk = True
@@ -90,7 +93,7 @@ class FileSegment(Segment):
         self._descriptor = descriptor
         self.claim = claim
         self._closed = closed
-        self._doubtful = False
+        self.doubtful = False
         self._left: Stored | None = None
 
     @property
@@ -124,7 +127,7 @@ class FileSegment(Segment):
             ServingError: The space of the others can't be given back, or what is there may be
                 wrong; it is as it was.
         """
-        if self._doubtful:
+        if self.doubtful:
             raise ServingError("the disk has failed to write it", code="kv_disk_failed")
         self.cut(tokens)
         size_bytes = self.predicted_bytes(tokens)
@@ -138,7 +141,7 @@ class FileSegment(Segment):
 
         It takes them for written all the same. What the segment has left behind is concerned too.
         """
-        self._doubtful = True
+        self.doubtful = True
         if self._left is not None:
             self._left.doubtful = True
 

@@ -320,9 +320,6 @@ class Pool:
 
         Returns:
             Why it was not done, in words; empty if it was.
-
-        Raises:
-            ServingError: There is no descriptor left.
         """
         disk, lease = self.disk, idle.lease
         if disk is None:
@@ -330,7 +327,10 @@ class Pool:
         size_bytes = lease.segment.packed_bytes(lease.valid)
         if reason := self.room_on_disk(size_bytes, at_s):
             return reason
-        source = lease.segment.again()  # its next turn may end, too, before that is done
+        try:
+            source = lease.segment.again()  # its next turn may end, too, before that is done
+        except ServingError as error:  # of which the disk is innocent
+            return error.message
         claim, stored = disk.claim(size_bytes, at_s), None
         idle.busy, idle.leaving = True, claim
         try:

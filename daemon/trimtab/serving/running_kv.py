@@ -43,6 +43,8 @@ class RunningKv:
         self._streams = streams
         self._pool = pool
         self._clock = clock
+        self._moves = asyncio.Lock()  # else two claim space on disk for the same conversation
+        self._writes = asyncio.Lock()  # of two that write a file the kernel tells one of a failure
 
     @property
     def in_memory(self) -> list[Stream]:
@@ -54,6 +56,14 @@ class RunningKv:
         """Running conversations whose KV is on disk."""
         return self._running(lambda lease: lease.segment.on_disk)
 
+    @property
+    def to_write(self) -> list[Stream]:
+        """Conversations that have added something on disk that is worth a write.
+
+        Who runs them, if anybody does, makes no difference: it is memory that was needed.
+        """
+        return [stream for stream in self._streams.all() if _is_due(stream)]
+
     async def to_disk(self) -> str:
         """Move all that are in memory to disk, where `write_back` is to write them.
 
@@ -63,20 +73,40 @@ class RunningKv:
         disk = self._pool.disk
         if disk is None:
             return "there is no disk for it"
-        if reason := disk.running.why(self._clock.monotonic_s()):
-            return reason
-        targets, reason = await self._files_for(self.in_memory, disk)
-        return await self._move(targets) or reason
+        async with self._moves:
+            if reason := disk.running.why(self._clock.monotonic_s()):
+                return reason
+            targets, reason = await self._files_for(self.in_memory, disk)
+            return await self._move(targets) or reason
 
-    async def to_memory(self) -> str:
+    async def to_memory(self, wanted: Callable[[], bool], room_bytes: Callable[[], float]) -> str:
         """Move all that are on disk back to memory.
 
-        All is written first: what the disk failed to take isn't copied, but computed again.
+        All is written first: what the disk failed to take isn't copied, but computed again. That
+        may take the disk long, and everything may have changed when it is done.
+
+        Args:
+            wanted: Whether they still belong in memory.
+            room_bytes: Memory that may be taken for them, now.
 
         Returns:
-            Why not all could be, in words; empty if all were.
+            Why not all could be, in words; empty if all were, or aren't wanted there any more.
         """
-        targets, reason = [], await self._sync(self.on_disk)
+        if reason := self._why_no_room(room_bytes()) or await self._sync(self.on_disk):
+            return reason
+        async with self._moves:
+            if not wanted():
+                return ""
+            return self._why_no_room(room_bytes()) or await self._move_home()
+
+    def _why_no_room(self, room_bytes: float) -> str:
+        if self._pool.ledger().filed > room_bytes:
+            return "there is no room in memory for running conversations that are on disk"
+        return ""
+
+    async def _move_home(self) -> str:
+        """Move to memory what has room there; why not all could be, in words."""
+        targets, reason = [], ""
         for stream in self.on_disk:
             lease = stream.lease
             try:
@@ -95,7 +125,7 @@ class RunningKv:
         Returns:
             Why some of it couldn't be written, in words; empty if all was.
         """
-        due = [stream for stream in self.on_disk if _is_due(stream)]
+        due = self.to_write
         moved = any(stream.lease is not None and not stream.lease.written for stream in due)
         failed, disk = await self._sync(due), self._pool.disk
         if moved and not failed and disk is not None:
@@ -113,19 +143,27 @@ class RunningKv:
             Why some of it couldn't be written, in words; empty if all was.
         """
         reason = ""
-        for stream in streams:
-            lease, segment = stream.lease, _file_of(stream)
-            descriptor = segment.another_descriptor() if segment is not None else None
-            if lease is None or segment is None or descriptor is None:
-                continue  # it has ended or gone elsewhere while another one's was written
-            if (again := lease.write()) and self._pool.disk is not None:
-                size_bytes = again * segment.shape.token_bytes
-                self._pool.disk.wear(size_bytes, self._clock.monotonic_s())
-            synced = partial(self._synced, stream, lease, segment)
-            failed = await undisturbed(write_back, descriptor, undo=synced)
-            synced(failed)
-            reason = failed or reason
+        async with self._writes:
+            for stream in streams:
+                reason = await self._sync_one(stream) or reason
         return reason
+
+    async def _sync_one(self, stream: Stream) -> str:
+        """Write one's, if it hasn't ended or gone elsewhere while another one's was written."""
+        lease, segment = stream.lease, _file_of(stream)
+        try:
+            descriptor = segment.another_descriptor() if segment is not None else None
+        except ServingError as error:
+            return error.message
+        if lease is None or segment is None or descriptor is None:
+            return ""
+        if (again := lease.write()) and self._pool.disk is not None:
+            size_bytes = again * segment.shape.token_bytes
+            self._pool.disk.wear(size_bytes, self._clock.monotonic_s())
+        synced = partial(self._synced, stream, lease, segment)
+        failed: str = await undisturbed(write_back, descriptor, undo=synced)
+        synced(failed)
+        return failed
 
     def _synced(self, stream: Stream, lease: Lease, segment: FileSegment, failed: str) -> None:
         """Writing has ended; also if nobody waits for it any more, since it is said only once."""
@@ -233,14 +271,15 @@ def _room_for(stream: Stream) -> int:
 
 
 def _file_of(stream: Stream) -> FileSegment | None:
+    """Its segment on disk; None if it has none, or one that couldn't be written."""
     segment = stream.lease.segment if stream.lease is not None else None
-    return segment if isinstance(segment, FileSegment) else None
+    return segment if isinstance(segment, FileSegment) and not segment.doubtful else None
 
 
 def _is_due(stream: Stream) -> bool:
     """Whether writing it back is worth it: what was never written holds memory that was needed."""
     lease = stream.lease
-    if lease is None:
+    if lease is None or _file_of(stream) is None:
         return False
     added = lease.valid - lease.written
     return added >= WRITE_BACK_TOKENS or added > 0 == lease.written

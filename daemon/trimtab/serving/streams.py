@@ -108,6 +108,10 @@ class Streams:
         """How many streams a worker has that aren't to be computed now."""
         return sum(1 for stream in self._streams.values() if stream.worker and stream.paused)
 
+    def all(self) -> list[Stream]:
+        """All streams, and those that have ended while their worker still had them."""
+        return [*self._streams.values(), *(stream for stream, _ in self._closing.values())]
+
     def on(self, worker: Worker) -> list[Stream]:
         """The streams that a worker has, detaching ones included."""
         return [stream for stream in self._streams.values() if stream.worker is worker]
