@@ -250,13 +250,13 @@ class RunningKv:
             if not _can_move(stream, target) or worker is None:
                 self._pool.drop(target)
                 continue
-            if isinstance(target.segment, FileSegment):
-                target.segment.claim.written = True
+            ordered.append(stream)
             try:
                 self._streams.room.order(stream, worker, target, stream.view)
-                ordered.append(stream)
             except WorkerError:
-                pass  # its loss is about to be reported, and the target is given back then
+                continue  # it stays where it is, and `not_moved` says why
+            if isinstance(target.segment, FileSegment):
+                target.segment.claim.written = True
         deadline_s = self._clock.monotonic_s() + MOVE_DEADLINE_S
         while any(stream.moving is target for stream, target in targets):
             if self._clock.monotonic_s() > deadline_s:
