@@ -7,7 +7,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,20 +43,6 @@ TOKENS = list(range(1000))
 SIZE = len(TOKENS) * SHAPE.token_bytes
 HELD = SHAPE.committed_bytes(len(TOKENS), 4096, mmap.PAGESIZE)
 GRANTED = SHAPE.committed_bytes(1024, 4096, mmap.PAGESIZE)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> KvDisk:
-    made = KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
-    made.configure(64 * MIB, 64 * MIB)
-    return made
-
-
-@pytest.fixture
-def pool(disk: KvDisk) -> Iterator[Pool]:
-    made = Pool(disk)
-    yield made
-    made.close()
 
 
 def conversation(pool: Pool) -> Idle:

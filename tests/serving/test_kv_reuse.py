@@ -35,20 +35,6 @@ SYSTEM_PROMPT = LONG[:150]
 BYTES_PER_TOKEN = 512  # of the tiny model
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> KvDisk:
-    made = KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
-    made.configure(64 * MIB, 64 * MIB)
-    return made
-
-
-@pytest.fixture
-def pool(disk: KvDisk) -> Iterator[Pool]:
-    made = Pool(disk)
-    yield made
-    made.close()
-
-
 def with_disk(**kv: Any) -> Policy:
     return carrying(**{"disk_quota_bytes": 64 * MIB, "writes_per_day_bytes": 64 * MIB} | kv)
 

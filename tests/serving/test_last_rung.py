@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rig import MIB, Rig, running
@@ -30,11 +29,6 @@ from trimtab.serving.stream import Stream, StreamState
 from trimtab.workers.worker import Worker
 
 WINDOW = 512
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> KvDisk:
-    return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
 
 
 def one_variant() -> Policy:

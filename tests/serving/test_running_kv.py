@@ -64,11 +64,6 @@ def placing(quota_bytes: int = 64 * MIB, *, slow: bool = False) -> Policy:
     )
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> KvDisk:
-    return KvDisk(tmp_path / "kv", Path("/proc/self/mounts").read_text())
-
-
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
