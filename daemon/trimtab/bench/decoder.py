@@ -66,7 +66,8 @@ class Sample:
 
     Attributes:
         ttft_s: From the prompt's tokens to the first token.
-        tps: Tokens a second after it.
+        tps: Tokens a second after it: of the median of its turns, since a busy host stops a
+            process for some milliseconds now and then, and hits either side by chance.
         tokens: What was generated.
         rss_bytes: Resident memory of the process at its end.
     """
@@ -126,7 +127,7 @@ def _converse(turn: tuple[_Child, _Child], prompt: int, decode: int) -> dict[_Ch
     return {
         child: Sample(
             ttft_s=first[child].seconds,
-            tps=_CHUNK * len(parts[child]) / sum(part.seconds for part in parts[child]),
+            tps=_CHUNK / median(part.seconds for part in parts[child]),
             tokens=sum((part.tokens for part in parts[child]), first[child].tokens),
             rss_bytes=ends[child].rss_bytes,
         )
