@@ -1,9 +1,9 @@
 """``trimtab bench decoder``: the decoder that owns its KV cache against the engine's Generator.
 
-Each has a process of its own with the variant loaded. They run in turn (A B B A) on the same
-prompts, a few tokens at a time, so that whatever else the machine does hits both alike. The
-Generator runs as fast as it can: with the shared buffer, which the worker leaves off because it
-takes memory for the whole context at once.
+Each has a process of its own with the variant loaded, a new one for each pair. They run in turn
+(A B B A) on the same prompts, a few tokens at a time, so that whatever else the machine does hits
+both alike. The Generator runs as fast as it can: with the shared buffer, which the worker leaves
+off because it takes memory for the whole context at once.
 """
 
 from __future__ import annotations
@@ -102,18 +102,17 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 def _compare(variant: VariantSpec, pairs: int, decode: int) -> list[dict[str, Any]]:
-    with _Child("generator", variant) as generator, _Child("kv", variant) as own:
-        rows = []
-        for prompt in _PROMPTS:
-            theirs: list[Sample] = []
-            ours: list[Sample] = []
-            for pair in range(pairs):
-                turn = (generator, own) if pair % 2 == 0 else (own, generator)
+    """Each pair in processes of its own: where one's pages lie is chance, and lasts as long."""
+    theirs: dict[int, list[Sample]] = {prompt: [] for prompt in _PROMPTS}
+    ours: dict[int, list[Sample]] = {prompt: [] for prompt in _PROMPTS}
+    for pair in range(pairs):
+        with _Child("generator", variant) as generator, _Child("kv", variant) as own:
+            turn = (generator, own) if pair % 2 == 0 else (own, generator)
+            for prompt in _PROMPTS:
                 samples = _converse(turn, prompt, decode)
-                theirs.append(samples[generator])
-                ours.append(samples[own])
-            rows.append(_row(variant.name, prompt, ours, theirs))
-        return rows
+                theirs[prompt].append(samples[generator])
+                ours[prompt].append(samples[own])
+    return [_row(variant.name, prompt, ours[prompt], theirs[prompt]) for prompt in _PROMPTS]
 
 
 def _converse(turn: tuple[_Child, _Child], prompt: int, decode: int) -> dict[_Child, Sample]:
