@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from real_daemon import RealDaemon
+from trimtab.policy.compile import DeviceVariants
 from trimtab.policy.load import load_policy
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_the_policy_compiles(tmp_path: Path) -> None:
     result = load_policy(
         tmp_path / "voice-assistant.yaml",
         tmp_path,
-        catalog_variants=("fp32", "int8", "int4_mixed", "int4"),
+        DeviceVariants(("fp32", "int8", "int4_mixed", "int4")),
     )
 
     assert result.problems == ()

@@ -157,7 +157,7 @@ def test_the_rule_of_the_guide_compiles_without_a_word(tmp_path: Path) -> None:
     path = tmp_path / "hot-cabinet.yaml"
     path.write_text(policy)
 
-    assert describe(load_policy(path, tmp_path, catalog_variants=None).problems) == ""
+    assert describe(load_policy(path, tmp_path, device=None).problems) == ""
 
 
 def test_the_sensor_of_the_guide_reads_what_it_says(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_trials_report_reads_well() -> None:
 def served(gateway: Any, **view: Any) -> None:
     """Let the gateway's daemon go by `mine` as it is on disk."""
     folder = Path(os.environ["TRIMTAB_POLICIES"])
-    told = show_values("mine", folder, None, {})
+    told = show_values("mine", folder, None)
     gateway.control.values = told["values"]
     policy = replace_policy(gateway.control.now.policy, name="mine", **view)
     gateway.control.now = msgspec.structs.replace(gateway.control.now, policy=policy)

@@ -54,7 +54,7 @@ def test_a_whole_policy_compiles_without_a_word(example: Example, tmp_path: Path
     path = tmp_path / f"{name[1]}.yaml"
     path.write_text(example.text)
 
-    assert describe(load_policy(path, tmp_path, catalog_variants=None).problems) == ""
+    assert describe(load_policy(path, tmp_path, device=None).problems) == ""
 
 
 @_of("yaml part")
@@ -62,7 +62,7 @@ def test_a_part_fits_into_a_policy(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "part.yaml"
     path.write_text(HEAD + example.text)
 
-    assert describe(load_policy(path, tmp_path, catalog_variants=None).problems) == ""
+    assert describe(load_policy(path, tmp_path, device=None).problems) == ""
 
 
 def test_the_errors_are_those_that_are_printed(
@@ -73,9 +73,7 @@ def test_the_errors_are_those_that_are_printed(
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text(bad.text)
 
-    assert describe(load_policy("bad.yaml", tmp_path, catalog_variants=None).problems) == (
-        text.text.strip()
-    )
+    assert describe(load_policy("bad.yaml", tmp_path, device=None).problems) == (text.text.strip())
 
 
 @_of("yaml scenario")

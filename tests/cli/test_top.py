@@ -38,7 +38,7 @@ SMALL, LARGE = (80, 24), (200, 60)
 
 
 def balanced() -> Policy:
-    policy = load_policy("balanced", shipped_folder(), catalog_variants=None).policy
+    policy = load_policy("balanced", shipped_folder(), device=None).policy
     assert policy is not None
     return policy
 
@@ -339,7 +339,7 @@ def _column(here: Where) -> int:
 
 
 def test_a_policy_told_over_the_socket_has_the_limits_of_its_file() -> None:
-    result = load_policy("balanced", shipped_folder(), catalog_variants=None)
+    result = load_policy("balanced", shipped_folder(), device=None)
     assert result.document is not None
     values = effective_values(result.require(), result.document)
     told = policy_of([{"path": list(one.path), "text": one.text} for one in values])

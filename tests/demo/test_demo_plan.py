@@ -17,6 +17,7 @@ from trimtab.demo.plan import (
 )
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.planner.predict import loaded_bytes
+from trimtab.policy.compile import DeviceVariants
 from trimtab.policy.load import load_policy
 
 SMOL_BYTES = {"fp32": 660 * MIB, "int8": 219 * MIB, "int4_mixed": 208 * MIB, "int4": 168 * MIB}
@@ -77,8 +78,8 @@ def test_variants_that_hold_the_same_memory_can_show_nothing() -> None:
 def test_the_policy_is_one_that_the_daemon_takes(tmp_path: Path) -> None:
     plan = make_plan(SMOL, 23 * 1024 * MIB + 12345)
     (tmp_path / "own.yaml").write_text(policy_text(plan), encoding="utf-8")
-    names = [variant.name for variant in SMOL.variants]
-    result = load_policy("own", tmp_path, catalog_variants=names)
+    names = tuple(variant.name for variant in SMOL.variants)
+    result = load_policy("own", tmp_path, DeviceVariants(names))
     policy = result.require()
 
     assert result.problems == ()

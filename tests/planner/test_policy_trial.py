@@ -27,7 +27,7 @@ GIB = 2.0**30
 
 
 def _policy(name: str) -> Policy:
-    return load_policy(name, Path("/nowhere"), catalog_variants=None).require()
+    return load_policy(name, Path("/nowhere"), device=None).require()
 
 
 class TrialWorld(World):

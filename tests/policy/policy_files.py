@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trimtab.policy.compile import DeviceVariants
 from trimtab.policy.load import LoadResult, load_policy
 
 DESIGN_EXAMPLE = (Path(__file__).parent / "data" / "voice-assistant.yaml").read_text("utf-8")
@@ -26,14 +27,10 @@ def load_text(
     """Write a policy into the folder and load it."""
     path = folder / f"{name}.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    quality = {key: QUALITY[key] for key in variants if key in QUALITY} if variants else None
-    return load_policy(
-        path,
-        folder,
-        catalog_variants=variants,
-        quality_ratios=quality,
-        fingerprints=fingerprints,
-    )
+    if variants is None:
+        return load_policy(path, folder, None)
+    quality = {key: QUALITY[key] for key in variants if key in QUALITY}
+    return load_policy(path, folder, DeviceVariants(variants, quality, fingerprints or {}))
 
 
 def load_changed(

@@ -78,7 +78,7 @@ def test_the_revision_follows_every_file_that_a_policy_is_made_of(tmp_path: Path
     before = load_text(MINIMAL + "extends: base\n", tmp_path).require()
     _write(tmp_path, "base", BASE + "# changed\n")
 
-    after = load_policy("minimal", tmp_path, catalog_variants=None)
+    after = load_policy("minimal", tmp_path, device=None)
 
     assert after.require().revision != before.revision
     assert {path.name for path in after.files} == {"minimal.yaml", "base.yaml"}
@@ -100,7 +100,7 @@ def test_extending_what_cannot_be_extended_is_an_error(
     for name, line in files.items():
         _write(tmp_path, name, MINIMAL.replace("minimal", name) + line + "\n")
 
-    result = load_policy("minimal", tmp_path, catalog_variants=None)
+    result = load_policy("minimal", tmp_path, device=None)
 
     assert expected in describe(result.problems)
 
@@ -120,7 +120,7 @@ def test_a_long_chain_of_extends_ends(tmp_path: Path) -> None:
         text = MINIMAL.replace("minimal", f"p{number}") + f"extends: p{number + 1}\n"
         _write(tmp_path, f"p{number}", text)
 
-    result = load_policy("p0", tmp_path, catalog_variants=None)
+    result = load_policy("p0", tmp_path, device=None)
 
     assert "more than 8 policies build on each other" in describe(result.problems)
 
@@ -128,7 +128,7 @@ def test_a_long_chain_of_extends_ends(tmp_path: Path) -> None:
 def test_a_name_is_found_by_file_name_and_by_what_a_file_declares(tmp_path: Path) -> None:
     _write(tmp_path, "other", MINIMAL)
 
-    result = load_policy("minimal", tmp_path, catalog_variants=None)
+    result = load_policy("minimal", tmp_path, device=None)
 
     assert result.policy is not None
     (problem,) = result.problems
@@ -139,7 +139,7 @@ def test_a_name_is_found_by_file_name_and_by_what_a_file_declares(tmp_path: Path
 def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
     _write(tmp_path, "minimal", MINIMAL)
 
-    result = load_policy("minmal", tmp_path, catalog_variants=None)
+    result = load_policy("minmal", tmp_path, device=None)
 
     assert "there is no policy 'minmal'" in result.problems[0].message
     assert result.problems[0].suggestion == "minimal"
@@ -149,7 +149,7 @@ def test_two_policies_with_one_name_are_refused(tmp_path: Path) -> None:
     _write(tmp_path, "minimal", MINIMAL)
     _write(tmp_path, "other", MINIMAL)
 
-    by_name = load_policy("minimal", tmp_path, catalog_variants=None)
+    by_name = load_policy("minimal", tmp_path, device=None)
     folder = load_folder(tmp_path)
 
     assert "two policies are called 'minimal'" in describe(by_name.problems)
@@ -171,7 +171,7 @@ def test_links_that_lead_in_a_circle_or_nowhere_are_refused(tmp_path: Path) -> N
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
 
     for name in ("a", "b", "c"):
-        assert load_policy(name, tmp_path, catalog_variants=None).policy is None
+        assert load_policy(name, tmp_path, device=None).policy is None
     assert all(result.policy is None for result in load_folder(tmp_path).values())
 
 
@@ -180,7 +180,7 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
 
     for name in ("pipe", "folder", "nowhere"):
-        result = load_policy(tmp_path / f"{name}.yaml", tmp_path, catalog_variants=None)
+        result = load_policy(tmp_path / f"{name}.yaml", tmp_path, device=None)
         assert result.policy is None
         assert "no" in result.problems[0].message
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trimtab.policy.compile import DeviceVariants
 from trimtab.policy.effective import effective_values, show_policy
 from trimtab.policy.load import LoadResult, compile_text
 from trimtab.policy.schema import PolicyFile
@@ -26,13 +27,14 @@ NASTY = [
     *("?", "|", ">", "#", "---", "...", "@", "`", "\r", "\x85", "\\ud83d", "a" * 300),
 ]
 MUTANTS = 250
+DEVICE = DeviceVariants(("fp32", "int8", "int4_mixed", "int4"), {"int8": 0.9})
 SLOWEST_S = 2.0
 
 
 def _load(text: str | bytes) -> LoadResult:
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     began = time.process_time()
-    result = compile_text(raw, "fuzz.yaml", ("fp32", "int8", "int4_mixed", "int4"), {"int8": 0.9})
+    result = compile_text(raw, "fuzz.yaml", DEVICE)
     assert time.process_time() - began < SLOWEST_S
     assert (result.policy is None) == bool(result.errors)
     for problem in result.problems:

@@ -111,7 +111,7 @@ async def _measure(
 ) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory(prefix="trimtab-bench-", dir=models()[0]) as folder:
         (Path(folder) / "own.yaml").write_text(POLICY.format(variant=variant.name))
-        policy = load_policy("own", Path(folder), catalog_variants=None).require()
+        policy = load_policy("own", Path(folder), device=None).require()
         disk = KvDisk(Path(folder) / "kv", _text("/proc/self/mounts"))
         options = Options(1, "kv", 1.0, Path("/proc"), kv_disk=disk)
         suite = SensorSuite(SensorConfig())

@@ -22,6 +22,7 @@ from trimtab.config.policies import shipped_policies
 from trimtab.config.schema import Config
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import UsageError
+from trimtab.policy.compile import device_variants
 from trimtab.policy.compiled import Policy
 from trimtab.policy.load import load_policy
 from trimtab.profile.here import this_device
@@ -121,13 +122,7 @@ def _measured(config: Config, model: ModelSpec) -> tuple[ModelSpec, int, str]:
 
 def _policy(config: Config, name: str | None, model: ModelSpec) -> Policy:
     folder: Path = config.policies if config.policies.is_dir() else shipped_policies()
-    qualities = {variant.name: variant.quality for variant in model.variants}
-    return load_policy(
-        name or config.policy,
-        folder,
-        catalog_variants=list(qualities),
-        quality_ratios=qualities,
-    ).require()
+    return load_policy(name or config.policy, folder, device_variants(model)).require()
 
 
 def _print(name: str, policy: Policy, room: int, source: str, advice: Sequence[Advice]) -> None:

@@ -255,15 +255,14 @@ def _model(ctx: click.Context, model_id: str | None) -> ModelSpec | None:
 
 def _check_one(path: str, folder: Path, model: ModelSpec | None) -> dict[str, Any]:
     """The results of one argument: a folder, a file or a name."""
+    from trimtab.policy.compile import device_variants
     from trimtab.policy.load import load_folder, load_policy
-    from trimtab.runtime.last_good import variants_of
 
-    names, ratios, kinds = variants_of(model)
-    device: Any = {"catalog_variants": names, "quality_ratios": ratios, "fingerprints": kinds}
+    device = device_variants(model)
     if Path(path).is_dir():
-        results = load_folder(Path(path), **device)
+        results = load_folder(Path(path), device)
         return {str(file): result for file, result in results.items()}
-    return {path: load_policy(path, folder, **device)}
+    return {path: load_policy(path, folder, device)}
 
 
 def _effective(name: str, settings: Loaded) -> tuple[EffectiveValue, ...]:

@@ -46,7 +46,7 @@ def from_files(name: str, settings: Loaded, notes: tuple[str, ...] = ()) -> Show
     Raises:
         PolicyError: It is bad or isn't there.
     """
-    values = show_values(name, settings.config.policies, None, {})
+    values = show_values(name, settings.config.policies, None)
     return ShownPolicy(**values, notes=list(notes))
 
 

@@ -153,7 +153,7 @@ def _policy(settings: Loaded) -> Policy:
     from trimtab.errors import PolicyError
     from trimtab.policy.load import load_policy
 
-    result = load_policy(settings.config.policy, settings.config.policies, catalog_variants=None)
+    result = load_policy(settings.config.policy, settings.config.policies, device=None)
     if result.policy is None:
         raise PolicyError("; ".join(problem.message for problem in result.problems))
     return result.policy

@@ -49,7 +49,7 @@ def _policy(path: Path) -> Policy:
     from trimtab.policy.load import load_policy
     from trimtab.policy.problems import describe
 
-    result = load_policy(path, path.parent, catalog_variants=None)
+    result = load_policy(path, path.parent, device=None)
     if result.policy is None:
         raise PolicyError(describe(result.problems))
     return result.policy

@@ -157,7 +157,7 @@ def watchers(settings: Loaded, source: SignalSource) -> dict[str, tuple[str, ...
         source: The daemon knows which policy is in force.
     """
     name = source.policy_name() if isinstance(source, DaemonSource) else settings.config.policy
-    result = load_policy(name, settings.config.policies, catalog_variants=None)
+    result = load_policy(name, settings.config.policies, device=None)
     return watched_signals(result.policy) if result.policy is not None else {}
 
 

@@ -149,7 +149,7 @@ def policy_of(values: Sequence[Mapping[str, Any]]) -> Policy | None:
     The values are YAML with units: what reads policy files reads them too.
     """
     told = tuple(EffectiveValue(tuple(one["path"]), str(one["text"]), "") for one in values)
-    return compile_text(show_policy(told).encode(), "policy", None, {}).policy
+    return compile_text(show_policy(told).encode(), "policy", None).policy
 
 
 def rows_of(signals: Any) -> tuple[SignalRow, ...]:

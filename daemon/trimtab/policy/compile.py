@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trimtab.domain.knobs import KvPlacement
+from trimtab.domain.models import ModelSpec
 from trimtab.policy.compiled import (
     Admission,
     AllOf,
@@ -63,6 +64,17 @@ class DeviceVariants:
     names: tuple[str, ...]
     quality_ratios: AbstractMapping[str, float] = field(default_factory=dict)
     fingerprints: AbstractMapping[str, str] = field(default_factory=dict)
+
+
+def device_variants(model: ModelSpec | None) -> DeviceVariants | None:
+    """What a model has; None without one."""
+    if model is None:
+        return None
+    return DeviceVariants(
+        tuple(one.name for one in model.variants),
+        {one.name: one.quality for one in model.variants},
+        {one.name: one.fingerprint for one in model.variants},
+    )
 
 
 def compile_document(

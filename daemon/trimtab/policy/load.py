@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Sequence
-from collections.abc import Mapping as AbstractMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -80,26 +79,18 @@ class LoadResult:
 def load_policy(
     path_or_name: Path | str,
     folder: Path,
-    *,
-    catalog_variants: Sequence[str] | None,
-    quality_ratios: AbstractMapping[str, float] | None = None,
-    fingerprints: AbstractMapping[str, str] | None = None,
+    device: DeviceVariants | None,
 ) -> LoadResult:
     """Load one policy, with all that it extends and schedules.
 
     Args:
         path_or_name: A path, or the name of a policy in the folder or among the shipped ones.
         folder: Where names are looked for first; `extends` and `schedule` look beside the file.
-        catalog_variants: Names that this device's model has, most precise first; None if unknown.
-        quality_ratios: Their quality, where known.
-        fingerprints: Of their KV caches, where known.
+        device: What this device's model has; None if unknown.
 
     Returns:
         The policy or its errors. Never raises for anything that a file can contain.
     """
-    device = None
-    if catalog_variants is not None:
-        device = DeviceVariants(tuple(catalog_variants), quality_ratios or {}, fingerprints or {})
     loader = _Loader(folder, device)
     if isinstance(path_or_name, Path) or is_path(path_or_name):
         return loader.load(Path(path_or_name))
@@ -110,13 +101,7 @@ def load_policy(
     return loader.load(found)
 
 
-def load_folder(
-    folder: Path,
-    *,
-    catalog_variants: Sequence[str] | None = None,
-    quality_ratios: AbstractMapping[str, float] | None = None,
-    fingerprints: AbstractMapping[str, str] | None = None,
-) -> dict[Path, LoadResult]:
+def load_folder(folder: Path, device: DeviceVariants | None = None) -> dict[Path, LoadResult]:
     """Load every policy of a folder. Two files with one name are an error of both.
 
     Raises:
@@ -125,16 +110,7 @@ def load_folder(
     paths = policy_files(folder)
     if not paths:
         raise PolicyError(f"{folder} holds no policy", hint="policies are files called NAME.yaml")
-    results = {
-        path: load_policy(
-            path,
-            folder,
-            catalog_variants=catalog_variants,
-            quality_ratios=quality_ratios,
-            fingerprints=fingerprints,
-        )
-        for path in paths
-    }
+    results = {path: load_policy(path, folder, device) for path in paths}
     first_by_name: dict[str, Path] = {}
     for path in paths:
         name = declared_name(path)
@@ -147,21 +123,13 @@ def load_folder(
     return results
 
 
-def compile_text(
-    raw: bytes,
-    file: str,
-    catalog_variants: Sequence[str] | None,
-    quality_ratios: AbstractMapping[str, float],
-    fingerprints: AbstractMapping[str, str] | None = None,
-) -> LoadResult:
+def compile_text(raw: bytes, file: str, device: DeviceVariants | None) -> LoadResult:
     """Compile a policy that stands by itself: nothing is extended, and no other file is looked at.
 
     Args:
         raw: The policy's text.
         file: What problems call it.
-        catalog_variants: As for `load_policy`.
-        quality_ratios: As for `load_policy`.
-        fingerprints: As for `load_policy`.
+        device: As for `load_policy`.
     """
     document, found = read_document(raw, file)
     problems = list(found)
@@ -172,9 +140,6 @@ def compile_text(
     if "extends" in document.entries:
         at = document.entries["extends"].name_at
         problems.append(_problem(at, "extends", "this policy must stand by itself"))
-    device = None
-    if catalog_variants is not None:
-        device = DeviceVariants(tuple(catalog_variants), quality_ratios, fingerprints or {})
     policy, found_in_compile = compile_document(document, sha256(raw).hexdigest()[:12], device)
     problems += found_in_compile
     if any(problem.severity is Severity.ERROR for problem in problems):

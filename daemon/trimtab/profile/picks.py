@@ -12,6 +12,7 @@ from trimtab.errors import PolicyError
 from trimtab.planner.assess import Assessed, Fit, assess
 from trimtab.planner.choose import safest
 from trimtab.planner.state import State
+from trimtab.policy.compile import device_variants
 from trimtab.policy.compiled import Corner, Policy
 from trimtab.policy.load import load_policy
 from trimtab.profile.paper import PROMPT_TOKENS, PaperPoint
@@ -66,12 +67,9 @@ def paper_model(shape: Shape, points: tuple[PaperPoint, ...], kv_type: str) -> M
 def picks(model: ModelSpec, target: Target, folder: Path, names: tuple[str, ...]) -> list[Pick]:
     """What each of the policies takes; one that doesn't load is left out with its reason."""
     found = []
-    qualities = {variant.name: variant.quality for variant in model.variants}
     for name in names:
         try:
-            policy = load_policy(
-                name, folder, catalog_variants=list(qualities), quality_ratios=qualities
-            ).require()
+            policy = load_policy(name, folder, device_variants(model)).require()
         except PolicyError as error:
             found.append(Pick(name, (), "doesn't load", "", error.message.splitlines()[0]))
             continue

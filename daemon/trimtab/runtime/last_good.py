@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from trimtab.domain.models import ModelSpec
+from trimtab.policy.compile import device_variants
 from trimtab.policy.effective import effective_values, show_policy
 from trimtab.policy.load import LoadResult, compile_text
 from trimtab.telemetry.state import read_state, write_state
@@ -56,7 +57,7 @@ def load_last_good(state: Path, model: ModelSpec | None) -> LoadResult | None:
     saved = read_state(state / FILE, _Saved, VERSION)
     if saved is None:
         return None
-    result = compile_text(saved.text.encode(), str(state / FILE), *variants_of(model))
+    result = compile_text(saved.text.encode(), str(state / FILE), device_variants(model))
     if result.policy is None:
         return None
     return replace(result, policy=replace(result.policy, revision=saved.revision))
@@ -93,17 +94,3 @@ def load_choice(state: Path, configured: str) -> str:
     if choice is None or choice.configured != configured:
         return configured
     return choice.chosen
-
-
-def variants_of(
-    model: ModelSpec | None,
-) -> tuple[list[str] | None, dict[str, float], dict[str, str]]:
-    """Names, quality and KV fingerprints of a model's variants, as the compiler takes them."""
-    if model is None:
-        return None, {}, {}
-    variants = {variant.name: variant for variant in model.variants}
-    return (
-        list(variants),
-        {name: variant.quality for name, variant in variants.items()},
-        {name: variant.fingerprint for name, variant in variants.items()},
-    )

@@ -5,12 +5,13 @@ Everything in here reads files and compiles, so it blocks: call it in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trimtab.errors import PolicyError
+from trimtab.policy.compile import DeviceVariants
 from trimtab.policy.compiled import Policy
 from trimtab.policy.effective import EffectiveValue, effective_values
 from trimtab.policy.load import compile_text, load_folder, load_policy
@@ -18,19 +19,12 @@ from trimtab.policy.problems import Problem
 from trimtab.policy.shelf import shipped_folder, stem
 
 
-def list_policies(
-    folder: Path,
-    names: Sequence[str] | None,
-    ratios: Mapping[str, float],
-    kinds: Mapping[str, str],
-) -> list[dict[str, Any]]:
+def list_policies(folder: Path, device: DeviceVariants | None) -> list[dict[str, Any]]:
     """Every policy of the folder and every shipped one, those with errors as well."""
     rows: list[dict[str, Any]] = []
     for place in dict.fromkeys((folder, shipped_folder())):
         try:
-            results = load_folder(
-                place, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
-            )
+            results = load_folder(place, device)
         except PolicyError:
             continue  # an empty or missing folder has none
         for path, result in results.items():
@@ -48,21 +42,13 @@ def list_policies(
     return rows
 
 
-def show_values(
-    name: str,
-    folder: Path,
-    names: Sequence[str] | None,
-    ratios: Mapping[str, float],
-    kinds: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def show_values(name: str, folder: Path, device: DeviceVariants | None) -> dict[str, Any]:
     """A policy as it counts, each value with where it comes from.
 
     Raises:
         PolicyError: It is bad or isn't there.
     """
-    result = load_policy(
-        name, folder, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
-    )
+    result = load_policy(name, folder, device)
     policy, document = result.require(), result.document
     assert document is not None
     return values_json(policy, effective_values(policy, document))
@@ -79,14 +65,9 @@ def values_json(policy: Policy, values: Iterable[EffectiveValue]) -> dict[str, A
     }
 
 
-def check_text(
-    text: str,
-    names: Sequence[str] | None,
-    ratios: Mapping[str, float],
-    kinds: Mapping[str, str],
-) -> dict[str, Any]:
+def check_text(text: str, device: DeviceVariants | None) -> dict[str, Any]:
     """What is wrong with a policy that stands by itself, on this device."""
-    result = compile_text(text.encode("utf-8", "replace"), "policy", names, ratios, kinds)
+    result = compile_text(text.encode("utf-8", "replace"), "policy", device)
     return {"sound": result.policy is not None, "problems": problems_json(result.problems)}
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import Callable, Iterable
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +22,7 @@ from typing import Any, Final, Protocol
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import PolicyError, StateError, TrimtabError
+from trimtab.policy.compile import device_variants
 from trimtab.policy.compiled import Policy
 from trimtab.policy.effective import EffectiveValue, effective_values
 from trimtab.policy.load import LoadResult, compile_text, load_policy
@@ -34,7 +34,6 @@ from trimtab.runtime.last_good import (
     load_last_good,
     save_choice,
     save_last_good,
-    variants_of,
 )
 from trimtab.runtime.policy_library import (
     as_name,
@@ -165,8 +164,8 @@ class PolicyWatch:
         Raises:
             PolicyError: It is bad.
         """
-        device = variants_of(self._model)
-        result = await asyncio.to_thread(compile_text, text.encode(), "candidate", *device)
+        device = device_variants(self._model)
+        result = await asyncio.to_thread(compile_text, text.encode(), "candidate", device)
         return result.require()
 
     async def use(self, name: str) -> PolicyView:
@@ -185,7 +184,7 @@ class PolicyWatch:
 
     async def library(self) -> list[dict[str, Any]]:
         """Every policy that can be used, and what is wrong with those that can't."""
-        return await asyncio.to_thread(list_policies, self._folder, *variants_of(self._model))
+        return await asyncio.to_thread(list_policies, self._folder, device_variants(self._model))
 
     async def values(self, name: str) -> dict[str, Any]:
         """A policy as it counts, each value with where it comes from.
@@ -193,8 +192,8 @@ class PolicyWatch:
         Raises:
             PolicyError: It is bad or isn't there.
         """
-        device = variants_of(self._model)
-        return await asyncio.to_thread(show_values, as_name(name), self._folder, *device)
+        device = device_variants(self._model)
+        return await asyncio.to_thread(show_values, as_name(name), self._folder, device)
 
     def values_in_force(self) -> dict[str, Any]:
         """The policy in force as it counts, also where its file says otherwise by now."""
@@ -204,7 +203,7 @@ class PolicyWatch:
 
     async def check(self, text: str) -> dict[str, Any]:
         """What is wrong with a policy that stands by itself, on this device."""
-        return await asyncio.to_thread(check_text, text, *variants_of(self._model))
+        return await asyncio.to_thread(check_text, text, device_variants(self._model))
 
     def reload_soon(self) -> None:
         """Have the watch look again at once; for signal handlers. Faults are logged."""
@@ -303,16 +302,13 @@ class PolicyWatch:
 
     def _read(self, name: str) -> _Read:
         """Everything that the policy needs. Blocking; called in a thread."""
-        names, ratios, kinds = variants_of(self._model)
-        load = partial(
-            load_policy, catalog_variants=names, quality_ratios=ratios, fingerprints=kinds
-        )
-        result = load(name, self._folder)
+        device = device_variants(self._model)
+        result = load_policy(name, self._folder, device)
         others: dict[str, LoadResult] = {}
         if result.policy is not None:
             beside = result.files[0].parent
             for entry in result.policy.schedule:
-                others[entry.policy] = load(entry.policy, beside)
+                others[entry.policy] = load_policy(entry.policy, beside, device)
         files = dict.fromkeys(
             (*result.files, *(file for other in others.values() for file in other.files))
         )

@@ -11,6 +11,7 @@ from trimtab.domain.knobs import Knob
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.readings import Unit
 from trimtab.errors import PolicyError
+from trimtab.policy.compile import device_variants
 from trimtab.policy.compiled import Policy
 from trimtab.policy.document import Mapping, PathParts, dotted, find
 from trimtab.policy.load import LoadResult, load_policy
@@ -299,12 +300,7 @@ class _Reader:
         return found
 
     def _policy(self, name: str, model: ModelSpec, path: PathParts) -> Policy | None:
-        result: LoadResult = load_policy(
-            name,
-            self.path.parent,
-            catalog_variants=[variant.name for variant in model.variants],
-            quality_ratios={variant.name: variant.quality for variant in model.variants},
-        )
+        result: LoadResult = load_policy(name, self.path.parent, device_variants(model))
         if result.policy is None:
             self._problem(path, f"the policy {name!r} can't be used: {describe(result.errors)}")
         return result.policy
