@@ -20,6 +20,14 @@ from trimtab.serving import gateway
 from trimtab.serving.requests import StreamHandle
 
 
+def parked(model: ModelSpec) -> Rig:
+    """A daemon with too little memory to load anything."""
+    rig = Rig(model, policy(), "auto")
+    rig.sensors.available_bytes = 10.0 * MIB
+    rig.daemon.start(model)
+    return rig
+
+
 async def asked(rig: Rig) -> asyncio.Task[StreamHandle]:
     """A request that isn't in the queue yet."""
     asking = asyncio.ensure_future(rig.ask(max_tokens=20))
@@ -30,9 +38,7 @@ async def asked(rig: Rig) -> asyncio.Task[StreamHandle]:
 async def test_a_request_that_waits_for_a_load_is_served_before_the_daemon_goes(
     tiny: ModelSpec,
 ) -> None:
-    rig = Rig(tiny, policy(), "auto")
-    rig.sensors.available_bytes = 10.0 * MIB
-    rig.daemon.start(tiny)
+    rig = parked(tiny)
     asking = await asked(rig)
     draining = asyncio.ensure_future(rig.daemon.drain(15.0))
     await asyncio.sleep(0.2)
@@ -49,9 +55,7 @@ async def test_a_request_that_waits_for_a_load_is_served_before_the_daemon_goes(
 async def test_a_request_that_waits_for_a_load_longer_than_that_is_told_so(
     tiny: ModelSpec,
 ) -> None:
-    rig = Rig(tiny, policy(), "auto")
-    rig.sensors.available_bytes = 10.0 * MIB
-    rig.daemon.start(tiny)
+    rig = parked(tiny)
     asking = await asked(rig)
     await rig.daemon.drain(0.2)
     with pytest.raises(ServingError) as told:

@@ -194,14 +194,22 @@ async def test_short_chats_beside_a_long_conversation_on_disk_write_and_read_onl
         assert disk.writes.counted_bytes < 1.5 * stored
 
 
+async def being_written(
+    pool: Pool, idle: Idle, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Gate, asyncio.Future[str]]:
+    """The disk takes a conversation, as long as the gate is closed; what comes of it."""
+    assert pool.disk is not None
+    gate = Gate(pool.disk.write)
+    monkeypatch.setattr(pool.disk, "write", gate)
+    writes = asyncio.ensure_future(pool.offload(idle, 0.0))
+    await gate.begun()
+    return gate, writes
+
+
 async def test_a_next_turn_takes_its_kv_from_a_disk_that_is_writing_it(
     stage: Stage, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    idle = await stage.left(LONG)
-    gate = Gate(disk.write)
-    monkeypatch.setattr(disk, "write", gate)
-    writes = asyncio.ensure_future(stage.pool.offload(idle, 0.0))
-    await gate.begun()
+    gate, writes = await being_written(stage.pool, await stage.left(LONG), monkeypatch)
     shares = await stage.begin([*SYSTEM_PROMPT, 499])
     goes_on = await stage.begin([*LONG, 499])
     gate.open()
@@ -218,10 +226,7 @@ async def test_what_is_taken_from_a_disk_that_is_writing_it_is_whole(
 ) -> None:
     idle = conversation(pool)
     before = content(idle.lease)
-    gate = Gate(disk.write)
-    monkeypatch.setattr(disk, "write", gate)
-    writes = asyncio.ensure_future(pool.offload(idle, 0.0))
-    await gate.begun()
+    gate, writes = await being_written(pool, idle, monkeypatch)
     found = pool.find([*TOKENS, 9999], "f", 1, everyone=False)
     assert found is not None
     lease = pool.take(found)
@@ -235,11 +240,7 @@ async def test_what_is_taken_from_a_disk_that_is_writing_it_is_whole(
 async def test_a_next_turn_that_ends_while_a_disk_still_writes_is_no_failure_of_the_disk(
     stage: Stage, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    idle = await stage.left(LONG)
-    gate = Gate(disk.write)
-    monkeypatch.setattr(disk, "write", gate)
-    writes = asyncio.ensure_future(stage.pool.offload(idle, 0.0))
-    await gate.begun()
+    gate, writes = await being_written(stage.pool, await stage.left(LONG), monkeypatch)
     await stage.left([*LONG, 499])
     stage.pool.release_all()
     gate.open()

@@ -59,16 +59,22 @@ async def test_a_damaged_draft_takes_nobody_out(tiny: ModelSpec, tmp_path: Path)
         assert rig.daemon.supervisor.losses == 0
 
 
+async def loads_and_gets(rig: Rig, number: signal.Signals) -> Worker:
+    """The first worker, which has got a signal while it loads; another one serves by now."""
+    await rig.until(lambda: bool(rig.daemon.supervisor.workers))
+    (worker,) = rig.daemon.supervisor.workers
+    os.kill(worker.pid or 0, number)
+    await rig.until(lambda: rig.daemon.streams.active is not None)
+    return worker
+
+
 async def test_a_worker_that_dies_while_its_draft_loads_is_tried_without_it(
     tiny: ModelSpec,
 ) -> None:
     rig = Rig(tiny, DRAFTING, "kv")
     rig.daemon.start(tiny)
     try:
-        await rig.until(lambda: bool(rig.daemon.supervisor.workers))
-        (worker,) = rig.daemon.supervisor.workers
-        os.kill(worker.pid or 0, signal.SIGKILL)
-        await rig.until(lambda: rig.daemon.streams.active is not None)
+        await loads_and_gets(rig, signal.SIGKILL)
         await serves_without_draft(rig)
         failed = rig.records.outcomes[0].outcome
     finally:
@@ -103,10 +109,7 @@ async def test_a_draft_that_hangs_while_it_loads_is_tried_without_before_the_tar
     rig = Rig(tiny, DRAFTING, "kv")
     rig.daemon.start(tiny)
     try:
-        await rig.until(lambda: bool(rig.daemon.supervisor.workers))
-        (worker,) = rig.daemon.supervisor.workers
-        os.kill(worker.pid or 0, signal.SIGSTOP)
-        await rig.until(lambda: rig.daemon.streams.active is not None)
+        worker = await loads_and_gets(rig, signal.SIGSTOP)
         await serves_without_draft(rig)
         failed = rig.records.outcomes[0].outcome
         told = rig.daemon.controller.state.drafts_out["int4"].reason

@@ -10,11 +10,12 @@ from array import array
 import pytest
 
 from trimtab.domain.kv import KvShape
+from trimtab.domain.prefix import common_prefix
 from trimtab.domain.view import View
 from trimtab.errors import ServingError
 from trimtab.serving.claims import Idle, Lease
 from trimtab.serving.pool import GRANT_TOKENS, Pool
-from trimtab.serving.reuse import cheapest, common_prefix
+from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)

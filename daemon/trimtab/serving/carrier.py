@@ -124,8 +124,8 @@ class Carrier:
         """Token ids of the conversation that a request goes on with; none if it isn't here."""
         if request.messages is None or self._policy is None:
             return ()
-        everyone = self._policy.kv.share is Share.ALL
-        return self._pool.known(keys(request.messages), request.user, everyone=everyone)
+        said = keys(request.messages)
+        return self._pool.known(said, request.user, everyone=_shared(self._policy))
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with."""
@@ -137,7 +137,7 @@ class Carrier:
             stream.prompt[:-1],  # its last token is always computed: its logits are the answer's
             variant.fingerprint,
             user,
-            everyone=policy.kv.share is Share.ALL,
+            everyone=_shared(policy),
             view=stream.view,
             refused=self._refused(model, variant),
         )
@@ -182,3 +182,8 @@ class Carrier:
             if one.name != variant.name
             and (handover.up if variant.quality > one.quality else handover.down) is Carry.REPLAY
         )
+
+
+def _shared(policy: Policy) -> bool:
+    """Whether a conversation may serve other users too."""
+    return policy.kv.share is Share.ALL

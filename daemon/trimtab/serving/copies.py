@@ -10,6 +10,7 @@ takes longer than computing would, the prompt is computed and nothing is forgott
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final, TypeAlias
 
 from trimtab.domain.clock import Clock
@@ -18,7 +19,7 @@ from trimtab.errors import ServingError
 from trimtab.serving.claims import Found, Idle, Lease
 from trimtab.serving.pool import Pool
 from trimtab.serving.segments import Segment
-from trimtab.serving.threads import on_disk
+from trimtab.serving.threads import in_time, on_disk
 
 LEAST_WAIT_S: Final = 2.0
 """A card that sleeps takes a second to answer."""
@@ -73,14 +74,8 @@ class Copies:
         if lease is None:
             self._pool.let_go(idle)
             return None
-        filling, in_time = self._fill(idle, lease, found.positions), False
-        try:
-            await asyncio.wait([filling], timeout=patience_s)
-            in_time = filling.done()
-        finally:
-            if not in_time:  # or nobody waits for it any more
-                self._leave_alone(found, lease, filling)
-        if not in_time:
+        filling = self._fill(idle, lease, found.positions)
+        if not await in_time(filling, patience_s, partial(self._leave_alone, found, lease)):
             return None
         if not self._ended(found, lease, filling):
             self._pool.drop(lease)

@@ -195,14 +195,12 @@ class Pool:
         """
         may_serve = (
             idle
-            for idle in self._idle
+            for idle in self._open_to(user, everyone=everyone)
             if (not idle.busy or (idle.leaving is not None and idle.lease.user == user))
-            and not idle.wrong
             and idle.sealed
             and (idle.stored is None or not self._disk_is_late)
             and idle.lease.fingerprint == fingerprint
             and refused.isdisjoint(idle.lease.writers)
-            and (everyone or idle.lease.user == user)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
 
@@ -214,9 +212,7 @@ class Pool:
             user: Whose conversation it is.
             everyone: Whether other users' conversations may serve too.
         """
-        may_serve = [
-            idle for idle in self._idle if not idle.wrong and (everyone or idle.lease.user == user)
-        ]
+        may_serve = self._open_to(user, everyone=everyone)
         rank = {key: at for at, key in enumerate(said)}
         most = [
             (max(rank.get(key, -1) for key in idle.lease.said), idle.used_s, at)
@@ -500,6 +496,12 @@ class Pool:
     def _oldest(self, *, in_memory: bool = True, on_disk: bool = False) -> Idle | None:
         """The idle conversation there that was used longest ago; None if there is none."""
         return _used_first(self._movable(in_memory=in_memory, on_disk=on_disk))
+
+    def _open_to(self, user: int | None, *, everyone: bool) -> list[Idle]:
+        """Conversations that a user may go on with; none that is wrong."""
+        return [
+            idle for idle in self._idle if not idle.wrong and (everyone or idle.lease.user == user)
+        ]
 
     def _movable(self, *, in_memory: bool = True, on_disk: bool = False) -> list[Idle]:
         """Idle conversations there that can be moved or dropped now."""

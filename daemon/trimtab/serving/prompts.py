@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from trimtab.domain.prefix import common_prefix
 from trimtab.errors import RequestError, WorkerError
 from trimtab.serving.requests import GenerationRequest
-from trimtab.serving.reuse import common_prefix
 from trimtab.workers.worker import Worker
 
 _BEFORE_CONVERSATION: Final = ("system", "developer")
@@ -68,7 +67,7 @@ async def beginning(
         tokens = await render(replace(request, messages=cut, guide=None), worker, timeout_s)
     except (RequestError, WorkerError):
         return 0
-    return common_prefix(array("I", prompt), array("I", tokens))
+    return common_prefix(prompt, tokens)
 
 
 def _stands_before(message: Mapping[str, Any]) -> bool:

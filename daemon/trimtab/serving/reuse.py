@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
+from trimtab.domain.prefix import common_prefix
 from trimtab.domain.view import View
 from trimtab.serving.claims import Found, Idle
 
@@ -66,15 +67,3 @@ def _served_by(idle: Idle, shared: int, view: View) -> Found:
     if view.dropped and not shifted and shared > view.keep:
         return Found(idle, shared, View(view.keep))  # goes on whole, and is shifted when full
     return Found(idle, min(shared, view.keep) if view.dropped else shared, view)
-
-
-def common_prefix(one: array[int], other: array[int]) -> int:
-    """Length of the longest common prefix, by bisection over comparisons of slices."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

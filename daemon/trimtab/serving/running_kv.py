@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
@@ -19,7 +19,7 @@ from trimtab.serving.disk import FileSegment, KvDisk, write_back
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
-from trimtab.serving.threads import on_disk, undisturbed
+from trimtab.serving.threads import in_time, on_disk, undisturbed
 
 MOVE_DEADLINE_S: Final = 10.0
 FILE_DEADLINE_S: Final = 10.0
@@ -228,7 +228,7 @@ class RunningKv:
         claim = disk.claim(size_bytes, now)
         order = claim, memory.shape, memory.capacity, tokens
         try:
-            segment = await _in_time(disk.new_segment, *order)
+            segment = await _made(on_disk(disk.new_segment, *order))
         except BaseException as error:
             disk.unclaim(claim)
             if isinstance(error, ServingError):
@@ -298,27 +298,20 @@ def _can_move(stream: Stream, target: Lease) -> bool:
     )
 
 
-async def _in_time(make: Callable[..., FileSegment], *order: Any) -> FileSegment:
-    """Have a file made by a thread that a disk may hold up for as long as it likes.
+async def _made(making: asyncio.Future[FileSegment]) -> FileSegment:
+    """A file that a thread makes, which a disk may hold up for as long as it likes.
 
     Who is cancelled doesn't wait for it. What is made too late for anybody is closed.
 
     Raises:
         ServingError: The disk fails, or takes too long.
     """
-    making = on_disk(make, *order)
-    try:
-        async with asyncio.timeout(FILE_DEADLINE_S):
-            return await asyncio.shield(making)
-    except TimeoutError as error:
-        making.add_done_callback(_close_made)
-        raise ServingError(
-            f"the disk made no room for a running conversation within {FILE_DEADLINE_S:.0f} s",
-            code="kv_disk_failed",
-        ) from error
-    except asyncio.CancelledError:
-        making.add_done_callback(_close_made)
-        raise
+    if await in_time(making, FILE_DEADLINE_S, lambda late: late.add_done_callback(_close_made)):
+        return making.result()
+    raise ServingError(
+        f"the disk made no room for a running conversation within {FILE_DEADLINE_S:.0f} s",
+        code="kv_disk_failed",
+    )
 
 
 def _close_made(making: asyncio.Future[FileSegment]) -> None:

@@ -42,3 +42,26 @@ async def undisturbed(
         if undo is not None and not failed:
             undo(running.result())
         raise
+
+
+async def in_time(
+    running: asyncio.Future[T], patience_s: float, leave: Callable[[asyncio.Future[T]], None]
+) -> bool:
+    """Wait for work in a thread, but not for ever.
+
+    Args:
+        running: The work.
+        patience_s: How long it may take.
+        leave: Is given the work if it takes longer, or if nobody waits for it any more: it goes on.
+
+    Returns:
+        True if it is done.
+    """
+    done = False
+    try:
+        await asyncio.wait([running], timeout=patience_s)
+        done = running.done()
+    finally:
+        if not done:
+            leave(running)
+    return done

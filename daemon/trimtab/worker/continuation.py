@@ -10,12 +10,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 
+from trimtab.domain.prefix import common_prefix
 from trimtab.worker.vocabulary import Vocabulary
 
 
 def keep_ids(
     prompt: list[int],
-    known: Sequence[int],
+    known: list[int],
     vocabulary: Vocabulary,
     encode: Callable[[str], Sequence[int]],
 ) -> list[int]:
@@ -34,7 +35,7 @@ def keep_ids(
     Returns:
         The prompt as it is where the known ids are no use.
     """
-    same = _same(prompt, known)
+    same = common_prefix(prompt, known)
     if same == len(known) or same == len(prompt):
         return prompt
     begin = next((at for at in range(same, -1, -1) if known[at] in vocabulary.special), 0)
@@ -46,13 +47,6 @@ def keep_ids(
     if _text(tail, vocabulary) != text[length:]:
         return prompt  # a tokenizer that writes a text otherwise behind another one
     return [*known[: begin + kept], *tail]
-
-
-def _same(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids are the same at the beginning of both."""
-    pairs = enumerate(zip(one, other, strict=False))
-    differs = (at for at, (left, right) in pairs if left != right)
-    return next(differs, min(len(one), len(other)))
 
 
 def _text(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
