@@ -57,7 +57,7 @@ def test_the_fingerprint_changes_with_all_that_a_cache_depends_on() -> None:
 
 
 def test_the_second_graph_shares_the_weights_and_gathers_before_the_head(int8: Path) -> None:
-    name = write_indices_graph(int8, "model.onnx")
+    name = write_indices_graph(int8, "model.onnx", 16)
 
     graph = onnx.load(str(int8 / name), load_external_data=False).graph
     gather = next(node for node in graph.node if node.name == "/trimtab/logits_rows")
@@ -76,7 +76,7 @@ def test_a_graph_without_a_head_has_no_second_graph(int8: Path) -> None:
     onnx.save(model, str(int8 / "model.onnx"))
 
     with pytest.raises(CatalogError, match="no matrix product makes the logits"):
-        write_indices_graph(int8, "model.onnx")
+        write_indices_graph(int8, "model.onnx", 16)
 
 
 def test_a_folder_of_another_kind_is_told_what_to_do(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The fp32 variant with the second graph beside the first."""
     copy = tmp_path_factory.mktemp("indices") / "fp32"
     shutil.copytree(TINY / "fp32", copy)
-    write_indices_graph(copy, "model.onnx")
+    write_indices_graph(copy, "model.onnx", 16)
     return copy
 
 

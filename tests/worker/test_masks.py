@@ -52,7 +52,7 @@ def test_it_is_the_same_array_as_long_as_it_is_wide_enough() -> None:
 @pytest.mark.parametrize("variant", ["fp32", "int8", "int4"])
 def test_zeros_behind_what_is_seen_change_no_bit(variant: str) -> None:
     facts = read_variant(Path(TINY / variant))
-    graph = KvGraph(facts, 1, "model.indices.onnx")
+    graph = KvGraph(facts, 1, "model.indices.onnx", 256)
     exact, wide = _computed(graph, exactly=True), _computed(graph, exactly=False)
 
     for one, other in zip(exact, wide, strict=True):

@@ -133,7 +133,7 @@ def inspect(candidate: Candidate, progress: Progress) -> Inspected:
         obstacle = f"its KV cache is of type {facts.kv_dtype}"
     else:
         try:
-            indices_graph = write_indices_graph(candidate.folder, facts.graph)
+            indices_graph = write_indices_graph(candidate.folder, facts.graph, facts.kv.head_size)
         except CatalogError as error:
             obstacle = error.message
     if obstacle:

@@ -4,7 +4,8 @@ The builder's graph computes logits for every token of a prompt, although only t
 needed. Here a `Gather` over the new input `logits_indices` stands before the head: an empty list
 skips the head, all rows give what the original gives, bit for bit. The weights' file is shared, so
 the second graph costs some hundred kilobytes. onnxruntime-genai's Generator can't run it; the
-decoder that owns its KV cache does.
+decoder that owns its KV cache does. Where it can, it also has its queries scaled before attention
+(`trimtab.catalog.queries`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 import onnx
 from onnx import TensorProto, helper
 
+from trimtab.catalog.queries import scale_queries
 from trimtab.errors import CatalogError
 
 INDICES_GRAPH: Final = "model.indices.onnx"
@@ -24,12 +26,13 @@ _ROWS: Final = "logits_rows"
 _GATHERED: Final = "/trimtab/logits_rows/output_0"
 
 
-def write_indices_graph(folder: Path, graph: str) -> str:
+def write_indices_graph(folder: Path, graph: str, head_size: int) -> str:
     """Write the second graph beside the first.
 
     Args:
         folder: The variant's folder.
         graph: The file name of the builder's graph.
+        head_size: Numbers of an attention head.
 
     Returns:
         The second graph's file name.
@@ -41,6 +44,7 @@ def write_indices_graph(folder: Path, graph: str) -> str:
     try:
         model = onnx.load(str(path), load_external_data=False)
         _insert_gather(model.graph, path)
+        scale_queries(model, head_size)
         partial = folder / f".{INDICES_GRAPH}.partial"
         onnx.save(model, str(partial))
         partial.rename(folder / INDICES_GRAPH)

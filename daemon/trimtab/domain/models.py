@@ -24,6 +24,9 @@ KV_DTYPE_BYTES: Final[dict[str, float]] = {
 }
 """Bytes of one number in a KV cache, by its type. int4 packs two into a byte."""
 
+SCALED_QUERIES: Final = "trimtab.scaled_queries"
+"""What the catalog writes into a graph whose attention has its queries scaled, for the worker."""
+
 
 def kv_bytes_per_token(*, layers: int, kv_heads: int, head_size: int, kv_dtype: str) -> int:
     """Bytes that one token adds to the KV cache: a key and a value for each layer and KV head.

@@ -58,7 +58,7 @@ class KvDecoder:
         indices_graph: str = "",
         rope: RopeSpec | None = None,
     ) -> None:
-        self._graph = KvGraph(facts, threads, indices_graph)
+        self._graph = KvGraph(facts, threads, indices_graph, context)
         self._rope = rope
         self._vocabulary = facts.vocabulary
         shape = self._graph.kv.shape
@@ -100,8 +100,13 @@ class KvDecoder:
 
     def prefill(self, cache: Cache, tokens: Sequence[int], *, last: bool) -> Logits | None:
         """Compute a piece of a prompt; the head of the model only runs if the piece is the last."""
+        own = _own(cache)
+        most = self._graph.attention.longest_piece(own.length + len(tokens))
+        while most and len(tokens) > most:
+            self._run(own, tokens[:most], _NO_ROWS)
+            tokens = tokens[most:]
         rows = np.array([len(tokens) - 1]) if last else _NO_ROWS
-        logits = self._run(_own(cache), tokens, rows)
+        logits = self._run(own, tokens, rows, last=last)
         return logits[-1] if last else None
 
     @property
@@ -116,7 +121,7 @@ class KvDecoder:
             UnsuitableError: Its KV cache or its vocabulary is another.
             LoadError: The engine refuses it.
         """
-        draft = KvGraph(facts, threads, indices_graph)
+        draft = KvGraph(facts, threads, indices_graph, self._context)
         if draft.kv != self._graph.kv or facts.vocabulary != self._vocabulary:
             raise UnsuitableError(f"{facts.folder}: its KV cache or vocabulary is another model's")
         self._draft = draft
@@ -192,7 +197,7 @@ class KvDecoder:
 
     def interrupt(self, wanted: bool) -> None:
         """Between two of the graph's operators: some milliseconds even in a long piece."""
-        self._graph.options.terminate = wanted
+        self._graph.interrupt(wanted)
 
     def close(self, cache: Cache) -> None:
         """Unmap the segment."""
@@ -212,7 +217,12 @@ class KvDecoder:
             os.close(descriptor)
 
     def _run(
-        self, cache: KvCache, tokens: Sequence[int], rows: NDArray[np.int64]
+        self,
+        cache: KvCache,
+        tokens: Sequence[int],
+        rows: NDArray[np.int64],
+        *,
+        last: bool = False,
     ) -> NDArray[np.float32]:
         end = cache.length + len(tokens)
         if end > cache.capacity:
@@ -227,7 +237,7 @@ class KvDecoder:
         binding = cache.binding_for(self._graph)
         binding.bind_tokens(ids, self._mask.of((end,), cache.capacity))
         binding.bind_logits(logits, rows)
-        binding.run()
+        binding.run(last=last)
         cache.length = end
         answer: NDArray[np.float32] = logits[0]
         return answer if self._graph.has_indices else answer[rows]

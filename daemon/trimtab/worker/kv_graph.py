@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 
 from trimtab.domain.kv import KvShape
 from trimtab.errors import EngineError, LoadError
+from trimtab.worker.attention import Attention
 from trimtab.worker.decoder import InterruptedRunError
 from trimtab.worker.variant import DecoderFacts, VariantFacts
 
 INDICES: Final = "logits_indices"
+_GIVE_BACK: Final = ("memory.enable_memory_arena_shrinkage", "cpu:0")
+"""After a run with it the engine gives memory back that nothing lies in."""
+
 FIRST_ROW: Final = np.zeros(1, np.int64)
 """`INDICES` where one token is read: the same array each time, so that it stays bound."""
 
@@ -61,10 +65,11 @@ class KvGraph:
         facts: The variant.
         threads: Engine threads.
         indices_graph: File name of the graph with ``logits_indices``; empty if there is none.
+        context: Most tokens of a conversation.
 
     Attributes:
         session: onnxruntime's session.
-        options: Of each run.
+        attention: How it is computed.
         kv: The KV cache that it wants.
         has_indices: True if it computes logits only for the rows that it is told.
 
@@ -73,7 +78,7 @@ class KvGraph:
         LoadError: The engine refuses the graph.
     """
 
-    def __init__(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+    def __init__(self, facts: VariantFacts, threads: int, indices_graph: str, context: int) -> None:
         refuse_ignored_window(facts)
         path = facts.folder / (indices_graph or facts.decoder.filename)
         if not path.is_file():
@@ -85,20 +90,48 @@ class KvGraph:
         # Threads that spin while they wait win nothing where a core is shared: on two busy cores
         # one step took 22 ms without and 230 ms with it.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.attention = Attention(facts, path, context)
         try:
-            self.session = ort.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            with self.attention.chosen():
+                self.session = ort.InferenceSession(
+                    str(path), options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:  # the engine raises a kind of its own for each fault
             raise LoadError(
                 f"{path}: the engine refuses the variant: {error}",
                 hint="`trimtab models verify` tells whether its files are whole",
             ) from error
-        self.options = ort.RunOptions()
+        self._options = ort.RunOptions()
+        self._last_options = ort.RunOptions()
+        self._last_options.add_run_config_entry(*_GIVE_BACK)
         inputs = {entry.name: entry for entry in self.session.get_inputs()}
         self.kv = kv_type(facts.decoder, inputs)
         self.has_indices = INDICES in inputs
         self._decoder = facts.decoder
+
+    def interrupt(self, wanted: bool) -> None:
+        """End the run that is on its way, and all later ones, until it isn't wanted any more."""
+        self._options.terminate = wanted
+        self._last_options.terminate = wanted
+
+    def run(self, binding: Any, last: bool) -> None:
+        """Compute. The interpreter is free for other threads meanwhile.
+
+        Args:
+            binding: The engine's.
+            last: True if no run of its size follows: the memory that it took is given back.
+
+        Raises:
+            InterruptedRunError: `interrupt` came meanwhile.
+            EngineError: The engine failed.
+        """
+        options = self._last_options if last else self._options
+        try:
+            self.session.run_with_iobinding(binding, options)
+        except Exception as error:  # the engine raises a kind of its own for each fault
+            if options.terminate:
+                raise InterruptedRunError("the run was given up") from error
+            raise EngineError(f"the engine failed: {error}") from error
 
     def key_value_names(self, layer: int) -> tuple[tuple[str, str], tuple[str, str]]:
         """Input and output of the layer's keys, and of its values."""
@@ -167,20 +200,9 @@ class Binding:
         if self._graph.has_indices:
             self._bind_input(INDICES, indices)
 
-    def run(self) -> None:
-        """Compute. The interpreter is free for other threads meanwhile.
-
-        Raises:
-            InterruptedRunError: ``options.terminate`` of the graph was set meanwhile.
-            EngineError: The engine failed.
-        """
-        options = self._graph.options
-        try:
-            self._graph.session.run_with_iobinding(self._binding, options)
-        except Exception as error:  # the engine raises a kind of its own for each fault
-            if options.terminate:
-                raise InterruptedRunError("the run was given up") from error
-            raise EngineError(f"the engine failed: {error}") from error
+    def run(self, *, last: bool = False) -> None:
+        """Compute, as `KvGraph.run` does."""
+        self._graph.run(self._binding, last)
 
     def _bind_input(self, name: str, array: NDArray[np.int64]) -> None:
         if self._is_new(name, array):

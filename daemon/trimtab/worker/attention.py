@@ -1,0 +1,73 @@
+"""Which of the engine's attention kernels a graph runs with, and how much it reads at once for it.
+
+onnxruntime's flash attention needs no memory for scores, and is the slower of its two ways where
+one token is decoded: its loops are compiled for any processor. The other way keeps a row of scores
+for each head and token that is read, and has a kernel for one token that is a third faster, as long
+as nothing is multiplied (`trimtab.catalog.queries`). So graphs that are made for it run without
+flash attention, and long conversations are read in pieces whose scores stay small.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from trimtab.domain.models import SCALED_QUERIES
+from trimtab.worker.variant import VariantFacts
+
+SCORES_BYTES: Final = 12 * 1024 * 1024
+_MOST_SCORES_BYTES: Final = 24 * 1024 * 1024
+_SHORTEST_PIECE: Final = 16
+_SCORE_BYTES: Final = 4
+_FLASH_OFF: Final = "ORT_GQA_DISABLE_FLASH_ATTENTION"
+"""The engine reads it when a session is made."""
+
+
+class Attention:
+    """How one graph's attention is computed.
+
+    Args:
+        facts: The variant.
+        graph: The graph's file.
+        context: Most tokens of a conversation.
+
+    Attributes:
+        keeps_scores: True if it runs without flash attention.
+    """
+
+    def __init__(self, facts: VariantFacts, graph: Path, context: int) -> None:
+        self._token_bytes = facts.decoder.num_attention_heads * _SCORE_BYTES
+        most = self._token_bytes * _SHORTEST_PIECE * context
+        self.keeps_scores = most <= _MOST_SCORES_BYTES and _is_made_for_it(graph)
+
+    @contextmanager
+    def chosen(self) -> Iterator[None]:
+        """While the session is made."""
+        before = os.environ.get(_FLASH_OFF)
+        if self.keeps_scores:
+            os.environ[_FLASH_OFF] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(_FLASH_OFF, None)
+            else:
+                os.environ[_FLASH_OFF] = before
+
+    def longest_piece(self, length: int) -> int | None:
+        """Most tokens to read at once after ``length`` of them; None for any number."""
+        if not self.keeps_scores:
+            return None
+        tokens = SCORES_BYTES // (self._token_bytes * max(length, 1))
+        return max(_SHORTEST_PIECE, tokens // _SHORTEST_PIECE * _SHORTEST_PIECE)
+
+
+def _is_made_for_it(graph: Path) -> bool:
+    """Whether the graph is marked; it is looked for as bytes, since only the engine parses it."""
+    try:
+        return SCALED_QUERIES.encode() in graph.read_bytes()
+    except OSError:
+        return False
