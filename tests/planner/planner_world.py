@@ -8,6 +8,7 @@ from trimtab.domain.actions import (
     Action,
     Park,
     ReleaseIdleKv,
+    SetSpeculation,
     SwitchWorker,
     carried_out,
 )
@@ -26,6 +27,7 @@ from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.domain.readings import Reading, Snapshot
 from trimtab.planner import State, step
+from trimtab.planner.plan import loads_draft
 from trimtab.planner.points import draft_of
 from trimtab.planner.predict import loaded_bytes
 from trimtab.policy.compiled import Policy
@@ -114,7 +116,7 @@ class World:
         self.actions += result.actions
         wait_s = 0.0
         for action in result.actions:
-            wait_s += self.action_s if isinstance(action, SwitchWorker | Park) else 0.0
+            wait_s += self.action_s if self._takes_time(action) else 0.0
             self.pending.append((self.now + wait_s, action))
         self.pending.sort(key=lambda one: one[0])
 
@@ -126,6 +128,11 @@ class World:
                 self._end(self.pending.pop(0)[1])
             self.post(Tick(self.now, self.snapshot(), self._demand()))
         return self
+
+    def _takes_time(self, action: Action) -> bool:
+        if isinstance(action, SetSpeculation):
+            return loads_draft(self.loaded, action.speculation)
+        return isinstance(action, SwitchWorker | Park)
 
     def lose_draft(self, reason: str) -> str:
         """The loaded worker's draft fails: it goes on with n-grams; what is said of it."""
@@ -198,6 +205,7 @@ class World:
             self.demand = replace(self.demand, idle_bytes=0)
         if isinstance(action, SwitchWorker) and not reason:
             self._measure()
-            if draft_of(action.point.speculation) in self.failing_drafts:
-                reason = self.lose_draft("its graph is damaged")
+        drafts = isinstance(action, SwitchWorker | SetSpeculation) and not reason
+        if drafts and draft_of(self.loaded.speculation) in self.failing_drafts:
+            reason = self.lose_draft("its graph is damaged")
         self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))

@@ -38,7 +38,7 @@ class Drafting(KvDecoder):
 
     def __init__(self) -> None:
         super().__init__(FACTS, 1, 2048, "model.indices.onnx")
-        self.add_draft(read_variant(TINY / "int4"), 1, "model.indices.onnx")
+        self.add_draft(self.load_draft(read_variant(TINY / "int4"), 1, "model.indices.onnx"))
         self.fault: Exception | None = None
         self.numberless = False
         self.proposals = 0

@@ -207,7 +207,7 @@ def test_a_draft_writes_in_the_same_cache_and_leaves_no_trace(folder: Path) -> N
         return int(logits.argmax())
 
     decoder = KvDecoder(read_variant(folder), 1, CONTEXT, "model.indices.onnx")
-    decoder.add_draft(read_variant(TINY / "int4"), 1, "")
+    decoder.add_draft(decoder.load_draft(read_variant(TINY / "int4"), 1, ""))
     cache, logits = prefilled(decoder, PROMPT, Place(CONTEXT))
     token = int(logits.argmax())
     plain = greedy(decoder, cache, token, 12)
@@ -225,7 +225,7 @@ def test_a_draft_writes_in_the_same_cache_and_leaves_no_trace(folder: Path) -> N
 
 def test_a_draft_that_is_the_target_itself_is_always_right(folder: Path) -> None:
     decoder = KvDecoder(read_variant(folder), 1, CONTEXT)
-    decoder.add_draft(read_variant(folder), 1, "")
+    decoder.add_draft(decoder.load_draft(read_variant(folder), 1, ""))
     cache, logits = prefilled(decoder, PROMPT, Place(CONTEXT))
     token = int(logits.argmax())
     drafted = decoder.propose(cache, token, 8, lambda logits, ahead: int(logits.argmax()))

@@ -46,7 +46,8 @@ class TurnsAlone:
         self._decoder = KvDecoder(facts, 1, _CONTEXT, variant.indices_graph)
         if draft is not None:
             spec = read_variant(Path(draft.folder))
-            self._decoder.add_draft(spec, 1, draft.indices_graph)
+            loaded = self._decoder.load_draft(spec, 1, draft.indices_graph)
+            self._decoder.add_draft(loaded)
         self._tokenizer = Tokenizer(facts)
         self._language = Language(self._tokenizer.vocabulary, facts.vocabulary, facts.eos)
         self._turns = Turns(self._decoder, self._say, self._over)

@@ -41,7 +41,11 @@ class SetContext:
 
 @dataclass(frozen=True, slots=True)
 class SetSpeculation:
-    """Turn drafting on or off in the loaded worker."""
+    """Turn drafting on or off in the loaded worker.
+
+    A draft variant that isn't wanted any more is let go there between two tokens; one that is
+    wanted is loaded beside the streams.
+    """
 
     id: int
     speculation: str
@@ -82,6 +86,9 @@ class Park:
 Action: TypeAlias = (
     SwitchWorker | SetContext | SetSpeculation | SetPace | PlaceIdleKv | ReleaseIdleKv | Park
 )
+
+LongAction: TypeAlias = SwitchWorker | Park | SetSpeculation
+"""What may be under way for long; of `SetSpeculation`, one that loads a draft."""
 
 
 def carried_out(point: OperatingPoint, action: Action) -> OperatingPoint:

@@ -125,11 +125,13 @@ class DraftFailed:
     Attributes:
         draft: The variant.
         reason: For people.
+        variant: The target.
     """
 
     at_s: float
     draft: str
     reason: str
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

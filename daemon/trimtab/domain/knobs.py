@@ -21,7 +21,7 @@ class Knob(StrEnum):
 class Cost(StrEnum):
     """What a change of a knob costs the streams that are running."""
 
-    INSTANT = "instant"
+    INSTANT = "instant"  # nothing: between two tokens; what must be loaded for it comes beside them
     HANDOVER = "handover"  # a new worker, and streams handed over at a token boundary
 
 

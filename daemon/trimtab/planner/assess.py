@@ -12,10 +12,11 @@ from trimtab.domain.decisions import Prediction
 from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.foresight import needed_s, trend_bytes_s
-from trimtab.planner.frame import Inputs, frame
+from trimtab.planner.frame import Inputs, Line, frame
 from trimtab.planner.points import draft_of
-from trimtab.planner.predict import Basis, Facts, Situation, predict_from
+from trimtab.planner.predict import Basis, Facts, Situation, beside_bytes, predict_from
 from trimtab.planner.relief import idle_bytes, resting
+from trimtab.planner.resident import estimates
 from trimtab.planner.state import Pin, Quarantine, State
 from trimtab.policy.compiled import KnobBounds, Policy
 
@@ -134,15 +135,13 @@ def assess(
     horizon_s = needed_s(max(state.load_s.values(), default=None))
     others = state.fill_bytes_s * horizon_s
     judged: list[Assessed] = []
-    draft = draft_of(state.point.speculation)
-    # Right after a change, what was last seen to be held is the worker's before.
-    seen = state.snapshot is not None and state.snapshot.at_s > state.changed_s
+    trend = trend_bytes_s(state.falls_bytes_s) * horizon_s
+    loaded = _loaded(state, model)
     for line in frame(_inputs(state, policy, bounds, model, at_s)):
         known = line.basis
         if line.variant == state.point.variant:
-            margin = trend_bytes_s(state.falls_bytes_s) * horizon_s
-            if seen and line.draft == draft:
-                known = _as_it_is(known, here)
+            known, joins = loaded.of(line, here)
+            margin = others + known.draft_doubt_bytes if joins else trend
         else:
             margin = others + known.doubt_bytes
         space = room(known, policy, here, margin)
@@ -155,12 +154,55 @@ def assess(
     return tuple(judged)
 
 
-def _as_it_is(known: Basis, here: Situation) -> Basis:
-    """What is loaded holds what it is seen to hold: staying gives nothing of it back."""
-    held = here.held_bytes - known.kv_bytes_per_token * here.kv_tokens
+class _Loaded(NamedTuple):
+    """What is loaded now, and what another draft makes of it.
+
+    Attributes:
+        threads: Engine threads.
+        draft: The variant that drafts; None where none does.
+        draft_bytes: What it holds.
+        seen: False right after a change: what was last seen to be held is the worker's before.
+    """
+
+    threads: int
+    draft: str | None
+    draft_bytes: int
+    seen: bool
+
+    def of(self, line: Line, here: Situation) -> tuple[Basis, bool]:
+        """What a line of the same variant holds, and whether a draft joins the worker for it."""
+        if line.draft == self.draft:
+            return (_as_it_is(line.basis, here, 0) if self.seen else line.basis), False
+        if not self.seen or line.places[0].point.threads != self.threads:
+            return line.basis, line.draft is not None
+        more_bytes = line.basis.draft_bytes - self.draft_bytes
+        return _as_it_is(line.basis, here, more_bytes), line.draft is not None
+
+
+def _loaded(state: State, model: ModelSpec) -> _Loaded:
+    draft = model.variant(draft_of(state.point.speculation) or "")
+    held = 0 if draft is None else beside_bytes(draft, estimates(model, state.resident))
+    seen = state.snapshot is not None and state.snapshot.at_s > state.changed_s
+    name = None if draft is None else draft.name
+    return _Loaded(state.point.threads, name, held, seen)
+
+
+def _as_it_is(known: Basis, here: Situation, more_bytes: int) -> Basis:
+    """What is loaded holds what it is seen to hold: staying gives nothing of it back.
+
+    Args:
+        known: What was predicted.
+        here: What is held now.
+        more_bytes: What a draft that joins will hold, less what one that leaves gives back.
+    """
+    held = here.held_bytes - known.kv_bytes_per_token * here.kv_tokens + more_bytes
     if held == known.loaded_bytes and not known.doubt_bytes:
         return known
-    return replace(known, loaded_bytes=held, doubt_bytes=0) if held > 0 else known
+    if held <= 0:
+        return known
+    return replace(
+        known, loaded_bytes=held, doubt_bytes=known.draft_doubt_bytes if more_bytes > 0 else 0
+    )
 
 
 def _inputs(

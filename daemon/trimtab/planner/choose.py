@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from trimtab.domain.decisions import Rejected
 from trimtab.domain.knobs import OperatingPoint
 from trimtab.planner.assess import Assessed, Fit, mib
+from trimtab.planner.points import draft_of
 from trimtab.policy.compiled import Policy
 
 
@@ -78,6 +80,9 @@ def why_lost(one: Assessed, winner: Assessed, policy: Policy) -> str:
         return f"its quality is {ours:.{digits}f} against {theirs:.{digits}f}"
     if one.point.context < winner.point.context:
         return f"its context is smaller ({one.point.context} tokens)"
+    if not one.basis.drafts_pay:
+        draft = draft_of(one.point.speculation)
+        return f"its draft {draft} is expected to gain nothing over n-grams, and takes memory"
     if one.rank > winner.rank:
         return f"it is the same with speculation {one.point.speculation}"
     return "a step up to it has to wait"
@@ -107,4 +112,17 @@ def exclusions(judged: Iterable[Assessed], policy: Policy) -> tuple[Rejected, ..
         Rejected(points[-1].point, why_out(points[-1], policy))
         for points in by_variant.values()
         if all(is_out(one) for one in points)
+    )
+
+
+def unused_drafts(
+    judged: Iterable[Assessed], winner: Assessed, policy: Policy
+) -> tuple[Rejected, ...]:
+    """For each draft that the winner could have and hasn't, why: that point with its draft."""
+    wanted = winner.point
+    return tuple(
+        Rejected(one.point, why_lost(one, winner, policy))
+        for one in judged
+        if draft_of(one.point.speculation) not in (None, draft_of(wanted.speculation))
+        and replace(one.point, speculation=wanted.speculation) == wanted
     )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from trimtab.domain.actions import Action, HandoverMode, SwitchWorker
+from trimtab.domain.actions import Action, HandoverMode, SetSpeculation, SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Trigger
-from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
+from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.foresight import trend_bytes_s
 from trimtab.planner.placement import last_rung, place_kv
 from trimtab.planner.plan import Move, carry_out, needs_worker, relieve_beside
+from trimtab.planner.points import draft_of
 from trimtab.planner.relief import distrusted, idle_bytes
 from trimtab.planner.standing import waits_for
 from trimtab.planner.state import State
@@ -220,7 +221,11 @@ def _way_out(
     if distrusted(state, Knob.CONTEXT):
         judged = tuple(one for one in judged if not _shrinks(state.point, one.point))
     same = tuple(one for one in judged if one.point.variant == state.point.variant)
-    instant = (one for one in same if not needs_worker(state.point, one.point))
+    instant = tuple(one for one in same if not needs_worker(state.point, one.point))
+    draft = draft_of(state.point.speculation)
+    as_it_drafts = (one for one in instant if draft_of(one.point.speculation) == draft)
+    if (cheapest := choose.best(as_it_drafts, Fit.KEPT)) is not None:
+        return cheapest
     if (cheap := choose.best(instant, Fit.KEPT)) is not None:
         return cheap
     if (stay := choose.best(same, Fit.KEPT)) is not None:
@@ -378,23 +383,36 @@ def _latest_rule(state: State, policy: Policy) -> Trigger | None:
 
 def _while_moving(state: State, policy: Policy, at_s: float) -> Decided:
     """Hold still, but give back KV that nobody uses, and give up a load that finds no room."""
-    running, limit = state.running, policy.memory
+    loading, limit = _may_give_up(state), policy.memory
     relief = _relief(state, policy)
     if relief is not None and at_s - state.relieved_s >= RELIEF_EVERY_S:
         return Decided(*relieve_beside(state, policy, at_s, relief))
     available = situation(state).available_bytes
-    if (
-        not isinstance(running, SwitchWorker)
-        or running.mode is not HandoverMode.MAKE_BEFORE_BREAK
-        or running.point == state.point
-        or limit is None
-        or available is None
-        or available >= limit.headroom_bytes
-    ):
+    if not loading or limit is None or available is None or available >= limit.headroom_bytes:
         return Decided(state)
     text = (
-        f"{mib(available)} of memory were left while {running.point.variant} was loading, "
+        f"{mib(available)} of memory were left while {loading} was loading, "
         f"under the limit of {mib(limit.headroom_bytes)}"
     )
     trigger = Trigger("memory.available", available, limit.headroom_bytes, text=text)
-    return _move(state, policy, at_s, Move(state.point, None, trigger, Direction.DOWN), ())
+    back = Move(_without_what_goes(state), None, trigger, Direction.DOWN)
+    return _move(state, policy, at_s, back, ())
+
+
+def _may_give_up(state: State) -> str:
+    """What is loading beside what serves, in words; empty if nothing is."""
+    match state.running:
+        case SwitchWorker(point=point, mode=HandoverMode.MAKE_BEFORE_BREAK):
+            return "" if point == state.point else point.variant or ""
+        case SetSpeculation(speculation=speculation):
+            return f"the draft {draft_of(speculation)}"
+        case _:
+            return ""
+
+
+def _without_what_goes(state: State) -> OperatingPoint:
+    """The point that there is while something loads: a draft goes before another one comes."""
+    point = state.point
+    if isinstance(state.running, SetSpeculation) and draft_of(point.speculation) is not None:
+        return replace(point, speculation=SPECULATION_NGRAM)
+    return point

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from trimtab.domain.knobs import Knob, KvPlacement, OperatingPoint
 from trimtab.domain.models import ModelSpec
 from trimtab.planner.heat import ladder, restrict
-from trimtab.planner.points import candidates, draft_of, speed_order
+from trimtab.planner.points import candidates, draft_of, is_smaller, speed_order
 from trimtab.planner.predict import Basis, Facts, basis
 from trimtab.policy.compiled import Corner, KnobBounds, Policy
 
@@ -122,9 +122,11 @@ def _made(given: Inputs) -> tuple[Line, ...]:
     for (variant, speculation), of_line in by_line.items():
         known = basis(of_line[0], model, given.facts)
         draft = draft_of(speculation)
-        out = _variant_out(variant or "", known, given, left.too_hot) or _draft_out(draft, given)
+        out = _variant_out(variant or "", known, given, left.too_hot) or _draft_out(
+            draft, variant, given
+        )
         missed = late(known, policy, left.pace_ratio * given.seen.get(variant or "", 1.0))
-        order = missed, speed_order(speculation)
+        order = missed, speed_order(speculation, pays=known.drafts_pay)
         places = tuple(
             Place(
                 point,
@@ -198,7 +200,12 @@ def _variant_out(name: str, known: Basis, given: Inputs, too_hot: frozenset[str]
     return "too hot for it" if name in too_hot else ""
 
 
-def _draft_out(draft: str | None, given: Inputs) -> str:
+def _draft_out(draft: str | None, variant: str | None, given: Inputs) -> str:
     """Why nothing can be drafted by that variant now, in words; empty if it can."""
-    reason = given.drafts_out.get(draft or "")
-    return "" if reason is None else f"its draft {draft} is left out for now: {reason}"
+    if draft is None:
+        return ""
+    if (reason := given.drafts_out.get(draft)) is not None:
+        return f"its draft {draft} is left out for now: {reason}"
+    if not is_smaller(given.model, draft, variant or ""):
+        return f"its draft {draft} is no smaller than {variant} itself"
+    return ""

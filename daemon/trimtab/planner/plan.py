@@ -8,6 +8,7 @@ from typing import Final
 from trimtab.domain.actions import (
     Action,
     HandoverMode,
+    LongAction,
     Park,
     PlaceIdleKv,
     ReleaseIdleKv,
@@ -16,7 +17,7 @@ from trimtab.domain.actions import (
     SetSpeculation,
     SwitchWorker,
 )
-from trimtab.domain.decisions import Decision, Direction, Trigger
+from trimtab.domain.decisions import Decision, Direction, Rejected, Trigger
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner import choose
 from trimtab.planner.assess import Assessed, situation
@@ -53,7 +54,7 @@ def carry_out(
     """Actions in an order in which every prefix is safe, and the record."""
     actions = _actions(state, policy, move)
     decision = _record(state, policy, at_s, move, judged)
-    running = next((action for action in actions if isinstance(action, SwitchWorker | Park)), None)
+    running = _what_takes_time(state.point, actions)
     down = move.direction in (Direction.DOWN, Direction.PARK)
     grows = down and waits_to_grow(state.point, move.target)
     state = replace(
@@ -85,10 +86,18 @@ def _record(
         target=move.target,
         predicted=None if winner is None else winner.predicted,
         runner_up=None if winner is None else choose.runner_up(judged, winner, state.point, policy),
-        excluded=choose.exclusions(judged, policy),
+        excluded=_left_out(judged, winner, policy),
         policy=policy.name,
         revision=policy.revision,
     )
+
+
+def _left_out(
+    judged: tuple[Assessed, ...], winner: Assessed | None, policy: Policy
+) -> tuple[Rejected, ...]:
+    """Why other variants couldn't be taken, and why the one that was has no other draft."""
+    drafts = () if winner is None else choose.unused_drafts(judged, winner, policy)
+    return (*choose.exclusions(judged, policy), *drafts)
 
 
 def _settling(state: State, decision: Decision) -> Settling:
@@ -187,22 +196,45 @@ def _steps(state: State, policy: Policy, move: Move, first: int) -> tuple[Action
         instant.append(SetPace(first + len(instant), move.target.pace_ratio))
     if Knob.KV_PLACEMENT in changed:
         instant.append(PlaceIdleKv(first + len(instant), move.target.kv_placement))
-    if Knob.SPECULATION in changed:
+    last = loads_draft(state.point, move.target.speculation)
+    if Knob.SPECULATION in changed and not last:
         instant.append(SetSpeculation(first + len(instant), move.target.speculation))
     if Knob.CONTEXT in changed:
         instant.append(SetContext(first + len(instant), move.target.context))
-    # Back to what is loaded: the hand-over that is under way is given up.
-    return tuple(instant) or (SwitchWorker(first, move.target, HandoverMode.MAKE_BEFORE_BREAK),)
+    if last:
+        instant.append(SetSpeculation(first + len(instant), move.target.speculation))
+    return tuple(instant) or (_back(state, move.target, first),)
+
+
+def _back(state: State, loaded: OperatingPoint, number: int) -> Action:
+    """Back to what is loaded: what is under way is given up."""
+    if isinstance(state.running, SetSpeculation):
+        return SetSpeculation(number, loaded.speculation)
+    return SwitchWorker(number, loaded, HandoverMode.MAKE_BEFORE_BREAK)
 
 
 def needs_worker(source: OperatingPoint, target: OperatingPoint) -> bool:
-    """True if the change takes another worker: variant, threads, or a draft that isn't loaded.
+    """True if the change takes another worker: variant or threads.
 
-    A draft that is loaded and not wanted any more goes too: its memory is the reason.
+    A draft comes and goes in the worker that serves.
     """
-    if {Knob.VARIANT, Knob.THREADS} & set(source.changed(target)):
-        return True
-    return draft_of(source.speculation) != draft_of(target.speculation)
+    return bool({Knob.VARIANT, Knob.THREADS} & set(source.changed(target)))
+
+
+def loads_draft(source: OperatingPoint, speculation: str) -> bool:
+    """True if this mode takes a draft that isn't loaded."""
+    return draft_of(speculation) not in (None, draft_of(source.speculation))
+
+
+def _what_takes_time(source: OperatingPoint, actions: tuple[Action, ...]) -> LongAction | None:
+    """The action that loads or ends something: meanwhile memory moves for reasons of our own."""
+    for action in actions:
+        match action:
+            case SwitchWorker() | Park():
+                return action
+            case SetSpeculation(speculation=speculation) if loads_draft(source, speculation):
+                return action
+    return None
 
 
 def mode(state: State, policy: Policy, chosen: Assessed | None) -> HandoverMode:

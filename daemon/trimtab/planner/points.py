@@ -48,7 +48,8 @@ def speculations(
 
     A mode is what workers *may* do: they draft for a stream only while its measured speed-up pays,
     so that allowing more costs nothing but a draft variant's memory. A draft that is left out for
-    now leaves n-grams, which its mode has in it.
+    now leaves n-grams, which its mode has in it. One that is no smaller than its target isn't used;
+    where there is nothing else, the target does without.
 
     Args:
         model: Its variants.
@@ -63,7 +64,9 @@ def speculations(
     }
     if any(draft_of(mode) in drafts_out for mode in known):
         known[SPECULATION_NGRAM] = None
-    return tuple(sorted(known or [SPECULATION_OFF], key=speed_order))
+    if not any((of := draft_of(mode)) is None or is_smaller(model, of, target) for mode in known):
+        known[SPECULATION_OFF] = None
+    return tuple(sorted(known, key=speed_order))
 
 
 def can_draft(model: ModelSpec, draft: str, target: str) -> bool:
@@ -74,10 +77,21 @@ def can_draft(model: ModelSpec, draft: str, target: str) -> bool:
     return own is None or its.fingerprint == own.fingerprint
 
 
-def speed_order(speculation: str) -> int:
-    """Drafting with a variant, then with n-grams, then not at all."""
+def is_smaller(model: ModelSpec, draft: str, target: str) -> bool:
+    """True unless a draft is known to hold as much as its target: that one would be as fast."""
+    its, own = model.variant(draft), model.variant(target)
+    return its is None or own is None or its.weights_bytes < own.weights_bytes
+
+
+def speed_order(speculation: str, *, pays: bool = True) -> int:
+    """Drafting with a variant, then with n-grams, then not at all.
+
+    Args:
+        speculation: The mode.
+        pays: False for a draft variant that gains nothing: it comes after all that cost no memory.
+    """
     if draft_of(speculation) is not None:
-        return 0
+        return 0 if pays else 3
     return 2 if speculation == SPECULATION_OFF else 1
 
 

@@ -15,12 +15,12 @@ from math import hypot
 from typing import Final
 
 from trimtab.domain.decisions import Grounds, Prediction, Source
-from trimtab.domain.knobs import SPECULATION_OFF, OperatingPoint
+from trimtab.domain.knobs import SPECULATION_NGRAM, SPECULATION_OFF, OperatingPoint
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.planner.device import LEAST_SIGMA, TYPICAL_CACHED_TOKENS, DeviceModel, Estimate
 from trimtab.planner.device_fit import from_build
 from trimtab.planner.doubt import Doubt
-from trimtab.planner.drafting import draft_ratio, ngram_ratio
+from trimtab.planner.drafting import draft_ratio, ngram_ratio, worth
 from trimtab.planner.points import draft_of
 from trimtab.planner.resident import estimates
 from trimtab.planner.speeds import Speeds
@@ -121,8 +121,7 @@ def known_speed(
     """
     plain = _plain_speed(device, variant, threads)
     if draft is not None:
-        of_draft = _plain_speed(device, draft, threads)
-        gain = draft_ratio(variant, draft, plain.decode_s, of_draft.decode_s, plain.prefill_s)
+        gain = _draft_gain(device, variant, draft, threads)
     elif speculation != SPECULATION_OFF:
         gain = ngram_ratio(device, variant)
     else:
@@ -134,6 +133,16 @@ def known_speed(
         error_ratio=hypot(plain.error_ratio, gain.sigma_ratio),
         source=plain.source.or_worse(gain.source),
     )
+
+
+def _draft_gain(
+    device: DeviceModel, variant: VariantSpec, draft: VariantSpec, threads: int
+) -> Estimate:
+    """Speed with a draft ÷ without: that of n-grams, which its mode has in it, or more."""
+    plain, of_draft = _plain_speed(device, variant, threads), _plain_speed(device, draft, threads)
+    ngrams = ngram_ratio(device, variant)
+    gain = draft_ratio(variant, draft, plain.decode_s, of_draft.decode_s, plain.prefill_s)
+    return gain if gain.value >= worth(plain.source, of_draft.source) * ngrams.value else ngrams
 
 
 def _plain_speed(device: DeviceModel, variant: VariantSpec, threads: int) -> Speed:
@@ -167,8 +176,12 @@ def loaded_bytes(variant: VariantSpec, resident: Mapping[str, int]) -> int:
 
 
 def beside_bytes(draft: VariantSpec, resident: Mapping[str, int]) -> int:
-    """Memory of a draft in its target's process, which has the same KV: its weights alone."""
-    return loaded_bytes(draft, resident) - WORKER_BYTES
+    """Memory of a draft in its target's process, which has the same KV: its weights alone.
+
+    Never less than its files: a small model's worker holds less beside its weights than is assumed.
+    """
+    files = min(draft.disk_bytes, draft.weights_bytes)
+    return max(files, loaded_bytes(draft, resident) - WORKER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,9 @@ class Basis:
         quality_ratio: 0 to 1.
         doubt_bytes: How much more the worker may hold than predicted.
         memory: How the worker's memory was found.
+        draft_bytes: What of `loaded_bytes` is its draft's.
+        draft_doubt_bytes: What of `doubt_bytes` is.
+        drafts_pay: False if its draft is expected to gain nothing over n-grams.
     """
 
     variant: str | None
@@ -192,6 +208,9 @@ class Basis:
     quality_ratio: float
     doubt_bytes: int = 0
     memory: Source = Source.ASSUMED
+    draft_bytes: int = 0
+    draft_doubt_bytes: int = 0
+    drafts_pay: bool = True
 
 
 NOTHING: Final = Basis(None, 0, 0, None, 0.0)
@@ -207,18 +226,24 @@ def basis(point: OperatingPoint, model: ModelSpec, facts: Facts) -> Basis:
     held, doubt = estimates(model, facts.resident), facts.doubt
     weights = loaded_bytes(spec, held)
     margin = weights * doubt.margin_ratio(spec.name, measured=spec.name in facts.resident)
+    speed = known_speed(device, spec, draft, point.threads, point.speculation)
+    more, more_margin, pays = 0, 0.0, True
     if draft is not None:
         more = beside_bytes(draft, held)
-        weights += more
-        margin += more * doubt.margin_ratio(draft.name, measured=draft.name in facts.resident)
+        more_margin = more * doubt.margin_ratio(draft.name, measured=draft.name in facts.resident)
+        ngrams = known_speed(device, spec, None, point.threads, SPECULATION_NGRAM)
+        pays = speed.decode_s < ngrams.decode_s
     return Basis(
         spec.name,
-        weights + facts.working.get(spec.name, 0),
+        weights + more + facts.working.get(spec.name, 0),
         spec.kv_bytes_per_token,
-        known_speed(device, spec, draft, point.threads, point.speculation),
+        speed,
         spec.quality,
-        int(margin),
+        int(margin + more_margin),
         _memory_source(spec.name, facts),
+        more,
+        int(more_margin),
+        pays,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final
 
-from trimtab.domain.actions import Park, SwitchWorker
+from trimtab.domain.actions import LongAction
 from trimtab.domain.decisions import Decision
 from trimtab.domain.events import Demand
 from trimtab.domain.knobs import PARKED, Knob, OperatingPoint
@@ -148,7 +148,7 @@ class State:
         model: What is served; None without one.
         threads: Engine threads that the configuration asks for.
         point: What is really in force.
-        running: The hand-over or parking that is under way.
+        running: What is under way and takes its time: a hand-over, parking, or a draft's load.
         waiting_for: Ids of all actions whose outcome is still to come.
         snapshot: The last tick's readings.
         demand: The last tick's workload.
@@ -198,7 +198,7 @@ class State:
     model: ModelSpec | None = None
     threads: int = 1
     point: OperatingPoint = PARKED
-    running: SwitchWorker | Park | None = None
+    running: LongAction | None = None
     waiting_for: frozenset[int] = frozenset()
     snapshot: Snapshot | None = None
     demand: Demand = field(default_factory=Demand)

@@ -15,6 +15,7 @@ from trimtab.domain.decisions import Decision
 from trimtab.domain.events import (
     ActionEnded,
     Demand,
+    DraftFailed,
     Event,
     ModelChanged,
     PolicyChanged,
@@ -297,6 +298,9 @@ class Daemon:
     def _outcome(self, event: Event) -> None:
         """What came of an action; what is there now is seen at once, not at the next tick."""
         self.controller.post(event)
+        if isinstance(event, DraftFailed):
+            told = {"variant": event.variant, "draft": event.draft, "reason": event.reason}
+            self._log.warning("draft_failed", **told)
         if isinstance(event, ActionEnded):
             self._ticks.tick(self.clock.monotonic_s())
 
@@ -418,14 +422,8 @@ class Daemon:
         if not isinstance(message, DraftLost):
             self.streams.said(worker, message)
             return
-        draft = worker.launch.draft
-        self._log.warning(
-            "draft_failed",
-            variant=worker.variant.name,
-            draft=draft.name if draft is not None else "",
-            reason=message.reason,
-        )
-        self.dispatcher.draft_lost(worker, message.reason)
+        if worker.draft is not None:  # else it has been told to do without by now
+            self.dispatcher.draft_lost(worker, worker.draft, message.reason)
 
     def _protocol_broken(self, worker: Worker, reason: str) -> None:
         worker.shoot(f"it broke the protocol: {reason}")

@@ -26,7 +26,13 @@ from trimtab.domain.actions import (
 )
 from trimtab.domain.clock import Clock
 from trimtab.domain.events import ActionEnded, DraftFailed, Event, OutcomeKind, WorkerMeasured
-from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, KvPlacement, OperatingPoint
+from trimtab.domain.knobs import (
+    PARKED,
+    SPECULATION_NGRAM,
+    SPECULATION_OFF,
+    KvPlacement,
+    OperatingPoint,
+)
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import (
     DraftError,
@@ -45,7 +51,7 @@ from trimtab.serving.running_kv import RunningKv
 from trimtab.serving.stream import StreamState
 from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Pace, Speculate
-from trimtab.workers.supervisor import Supervisor
+from trimtab.workers.supervisor import Supervisor, draft_timeout_s, wedged_after_s
 from trimtab.workers.worker import Launch, Worker
 
 RELEASE_DEADLINE_S: Final = 5.0
@@ -137,14 +143,12 @@ class Dispatcher:
         if self._streams.active is worker or self._streams.active is None:
             self.point = PARKED
 
-    def draft_lost(self, worker: Worker, reason: str) -> None:
+    def draft_lost(self, worker: Worker, draft: VariantSpec, reason: str) -> None:
         """A worker's draft can't be used; if that worker serves, it has n-grams left."""
-        draft = worker.launch.draft
-        assert draft is not None
-        worker.draft_lost = reason
+        worker.lose_draft(reason)
         if self._streams.active is worker:
             self.point = _with_what_drafts(self.point, worker)
-        self._post(DraftFailed(self._clock.monotonic_s(), draft.name, reason))
+        self._post(DraftFailed(self._clock.monotonic_s(), draft.name, reason, worker.variant.name))
 
     async def close(self) -> None:
         """Give up what is under way, end all workers, and carry out nothing more."""
@@ -197,9 +201,10 @@ class Dispatcher:
 
     def _lacking(self, action: Action) -> str:
         """What of an action couldn't be had though it is done; empty if nothing."""
-        if not isinstance(action, SwitchWorker):
+        if not isinstance(action, SwitchWorker | SetSpeculation):
             return ""
-        draft, worker = draft_of(action.point.speculation), self._streams.active
+        wanted = carried_out(self.point, action).speculation
+        draft, worker = draft_of(wanted), self._streams.active
         if draft is None or worker is None or not worker.draft_lost:
             return ""
         return f"without its draft {draft}: {worker.draft_lost}"
@@ -217,7 +222,7 @@ class Dispatcher:
             case ReleaseIdleKv(wanted_bytes=wanted):
                 self._pool.release(wanted)
             case SetSpeculation():
-                self._set_speculation(action)
+                await self._set_speculation(action)
             case PlaceIdleKv():
                 await self._place_kv(action)
 
@@ -231,11 +236,49 @@ class Dispatcher:
             worker.send(Pace(ratio=action.ratio))
         self.point = carried_out(self.point, action)
 
-    def _set_speculation(self, action: SetSpeculation) -> None:
-        worker = self._streams.active
-        if worker is not None:
-            _speculate(worker, action.speculation)
-        self.point = carried_out(self.point, action)
+    async def _set_speculation(self, action: SetSpeculation) -> None:
+        """Another mode; a draft is let go, or loaded beside the streams, in the worker that serves.
+
+        Raises:
+            WorkerError: The worker is gone. If that was while it loaded a draft, the draft may be
+                why, and is left out.
+        """
+        worker, draft = self._streams.active, draft_of(action.speculation)
+        if worker is None or (draft or "") == _beside(worker):
+            self._set_mode(action)
+        elif (wanted := self._variant_called(draft)) is None:
+            self._set_mode(action)  # whatever comes now, the draft won't be asked again
+            await worker.draft_with(None, wedged_after_s(worker.variant))
+        elif self._takes_another(worker):
+            point = carried_out(self.point, action)
+            await self._switch(SwitchWorker(action.id, point, HandoverMode.BREAK_BEFORE_MAKE))
+        else:
+            await self._add_draft(worker, wanted, action)
+
+    def _set_mode(self, action: SetSpeculation) -> None:
+        point = carried_out(self.point, action)
+        if self._streams.active is not None:
+            _speculate(self._streams.active, point.speculation)
+        self.point = point
+
+    def _takes_another(self, worker: Worker) -> bool:
+        """True if this worker's decoder takes no draft, and one that is started with it would."""
+        return self._settings.decoder == "generator" and worker.speculation == (SPECULATION_OFF,)
+
+    async def _add_draft(self, worker: Worker, draft: VariantSpec, action: SetSpeculation) -> None:
+        if worker.draft is not None:
+            self._set_mode(replace(action, speculation=SPECULATION_NGRAM))  # it goes first
+        try:
+            reason = await worker.draft_with(draft, draft_timeout_s(draft))
+        except WorkerError as error:
+            told = "the worker died while it loaded"
+            self.draft_lost(worker, draft, told)
+            raise DraftError(f"{told} {draft.name} to draft") from error
+        if reason:
+            self.draft_lost(worker, draft, reason)
+            self._set_mode(replace(action, speculation=SPECULATION_NGRAM))
+        else:
+            self._set_mode(action)
 
     async def _place_kv(self, action: PlaceIdleKv) -> None:
         """Running conversations' KV goes to files now; it is written beside whatever comes.
@@ -329,7 +372,7 @@ class Dispatcher:
             point.threads,
             model.context_length,
             self._settings.decoder,
-            model.variant(draft_of(point.speculation) or ""),
+            self._variant_called(draft_of(point.speculation)),
             model.rope,
             self._streams.guided(),
             held=held or self._streams.count(StreamState.HELD) > 0,
@@ -343,7 +386,7 @@ class Dispatcher:
         except (WorkerError, LateLoadError) as error:
             if (draft := worker.draft) is None:
                 raise
-            self.draft_lost(worker, error.message)
+            self.draft_lost(worker, draft, error.message)
             told = f"{error.message}; it is tried again without its draft {draft.name}"
             raise DraftError(told) from error
         assert worker.ready is not None
@@ -400,8 +443,11 @@ class Dispatcher:
             await self._retire(worker, wait_for_memory=True)
         self.point = PARKED
 
+    def _variant_called(self, name: str | None) -> VariantSpec | None:
+        return self._model.variant(name or "") if self._model is not None else None
+
     def _variant(self, point: OperatingPoint) -> VariantSpec:
-        variant = self._model.variant(point.variant or "") if self._model is not None else None
+        variant = self._variant_called(point.variant)
         if variant is None:
             raise LoadError(f"the model has no variant {point.variant}")
         return variant
@@ -438,6 +484,5 @@ def _with_what_drafts(point: OperatingPoint, worker: Worker) -> OperatingPoint:
 def _speculate(worker: Worker, speculation: str) -> None:
     """Tell a worker which drafts it may use; one that can't draft stays as it is."""
     mode = "draft" if draft_of(speculation) is not None else speculation
-    ready = worker.ready
-    if ready is not None and mode in ready.speculation:
+    if mode in worker.speculation:
         worker.send(Speculate(mode=mode))

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from trimtab import __version__
+from trimtab.domain.actions import Park, carried_out
 from trimtab.domain.decisions import Decision, Prediction
 from trimtab.domain.events import PausedSet, PinCleared, PinSet
 from trimtab.domain.knobs import Knob, OperatingPoint
@@ -188,8 +189,9 @@ class Overview:
         recent = self._journal.recent(1)
         pin = standing_pin(state, now)
         until_s = None if pin is None else pin.until_s
-        running = state.running
-        target = getattr(running, "point", state.point) if running is not None else state.point
+        running, target = state.running, state.point
+        if running is not None and not isinstance(running, Park):
+            target = carried_out(target, running)
         return StatusView(
             version=__version__,
             pid=os.getpid(),

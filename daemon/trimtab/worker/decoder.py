@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from trimtab.errors import EngineError
 from trimtab.worker.sampling import Logits
@@ -35,6 +35,10 @@ class Cache(Protocol):
         """Tokens whose KV is in it and counts."""
 
 
+LoadedDraft: TypeAlias = object
+"""A variant that `Decoder.load_draft` has loaded, for the same decoder's `add_draft`."""
+
+
 class Moving(Protocol):
     """A cache on its way into another place."""
 
@@ -55,8 +59,9 @@ class InterruptedRunError(EngineError):
 class Decoder(Protocol):
     """Runs one variant.
 
-    All of it is called from one thread. What fails raises `EngineError`, or in `step` gives it back
-    in the cache's place: that cache can only be closed then, other caches are unharmed.
+    All of it is called from one thread, but for `load_draft`. What fails raises `EngineError`, or
+    in `step` gives it back in the cache's place: that cache can only be closed then, other caches
+    are unharmed.
     """
 
     @property
@@ -107,12 +112,17 @@ class Decoder(Protocol):
             used again.
         """
 
-    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
-        """Load another variant of the model, which drafts in this one's KV cache.
+    def load_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> LoadedDraft:
+        """Load another variant of the model, which could draft in this one's KV cache.
+
+        It may be called in another thread, while this one decodes.
 
         Raises:
             EngineError: It can't be loaded, or can't draft here.
         """
+
+    def add_draft(self, draft: LoadedDraft) -> None:
+        """Draft with it from now on."""
 
     def drop_draft(self) -> None:
         """Do without the draft variant from now on; nothing happens where there is none."""

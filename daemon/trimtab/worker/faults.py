@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import EngineError, TrimtabError
 
 
 def told(error: Exception) -> tuple[str, str]:
@@ -14,3 +14,8 @@ def told(error: Exception) -> tuple[str, str]:
             return "out_of_memory", "there is not enough memory for the stream"
         case _:
             return "internal", f"{type(error).__name__}: {error}"
+
+
+def in_words(error: EngineError) -> str:
+    """An error for people, with the way out if it has one."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime_genai as og
 
 from trimtab.errors import EngineError, LoadError
-from trimtab.worker.decoder import Cache, Moving, Place
+from trimtab.worker.decoder import Cache, LoadedDraft, Moving, Place
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 
@@ -97,8 +97,12 @@ class GeneratorDecoder:
         """It can't: there are no logits but the last token's."""
         raise EngineError("the Generator can't verify drafts")
 
-    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
+    def load_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> LoadedDraft:
         """It can't: nobody else can write into its KV."""
+        raise EngineError("the Generator's KV cache takes no drafts of another variant")
+
+    def add_draft(self, draft: LoadedDraft) -> None:
+        """It can't, likewise."""
         raise EngineError("the Generator's KV cache takes no drafts of another variant")
 
     def drop_draft(self) -> None:

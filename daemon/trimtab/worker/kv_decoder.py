@@ -18,7 +18,7 @@ from trimtab.catalog.rotation import Rotation, refusal
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import RopeSpec
 from trimtab.errors import EngineError
-from trimtab.worker.decoder import Cache, Place
+from trimtab.worker.decoder import Cache, LoadedDraft, Place
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_graph import FIRST_ROW, KvGraph, UnsuitableError
 from trimtab.worker.kv_move import KvMove
@@ -114,8 +114,10 @@ class KvDecoder:
         """N-gram drafts always; those of a variant if one has been added."""
         return ("off", "ngram") if self._draft is None else ("off", "ngram", "draft")
 
-    def add_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> None:
-        """Load a variant of the same model that drafts in this one's KV cache.
+    def load_draft(self, facts: VariantFacts, threads: int, indices_graph: str) -> LoadedDraft:
+        """Load a variant of the same model that could draft in this one's KV cache.
+
+        Nothing that serves is touched, and the interpreter is free while the engine loads.
 
         Raises:
             UnsuitableError: Its KV cache or its vocabulary is another.
@@ -124,6 +126,13 @@ class KvDecoder:
         draft = KvGraph(facts, threads, indices_graph, self._context)
         if draft.kv != self._graph.kv or facts.vocabulary != self._vocabulary:
             raise UnsuitableError(f"{facts.folder}: its KV cache or vocabulary is another model's")
+        return draft
+
+    def add_draft(self, draft: LoadedDraft) -> None:
+        """Draft with it in place of the one before."""
+        if not isinstance(draft, KvGraph):
+            raise EngineError("it is no draft that was loaded for this decoder")
+        self.drop_draft()
         self._draft = draft
 
     def drop_draft(self) -> None:

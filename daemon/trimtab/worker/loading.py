@@ -11,20 +11,20 @@ from types import FrameType
 from typing import Final
 
 import msgspec
-import numpy as np
 import onnxruntime_genai as og
 
-from trimtab.errors import EngineError, LoadError, WorkerError
+from trimtab.errors import LoadError, WorkerError
 from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.choice import choose_decoder
-from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.drafts import Drafts
+from trimtab.worker.faults import in_words
 from trimtab.worker.guides import Guides
 from trimtab.worker.loop import Loop
-from trimtab.worker.sampling import Logits
+from trimtab.worker.proof import prove
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
-from trimtab.worker.variant import VariantFacts, read_variant
+from trimtab.worker.variant import read_variant
 from trimtab.workers.protocol import DraftLost, Load, LoadFailed, Ready, Stop, decode_to_worker
 
 _START_FIELD: Final = 19
@@ -50,7 +50,7 @@ def load(channel: Channel) -> Loop:
     try:
         return _load(channel, request, begun_s)
     except LoadError as error:
-        channel.send(LoadFailed(error.code, _with_hint(error)))
+        channel.send(LoadFailed(error.code, in_words(error)))
         raise
     except MemoryError as error:
         message = f"{request.folder}: there is not enough memory to load the variant"
@@ -68,8 +68,9 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     if not request.held:
         tokenizer.ready()
     choice = choose_decoder(facts, request)
-    _prove(choice.decoder, facts)
-    without_draft = add_draft(choice.decoder, facts, request) if request.draft else ""
+    prove(choice.decoder, facts)
+    drafts = Drafts(choice.decoder, facts, request.threads)
+    without_draft = drafts.add(request.draft, request.draft_indices_graph) if request.draft else ""
     guides = Guides(tokenizer.vocabulary, facts.vocabulary, facts.eos)
     if request.guided:
         guides.prepare()
@@ -79,7 +80,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
     context = min(request.context, facts.context)
     signal.signal(signal.SIGTERM, _leave)  # during the load it ends the process there and then
     language = Language(tokenizer.vocabulary, facts.vocabulary, facts.eos)
-    loop = Loop(channel, choice.decoder, tokenizer, language, guides, context)
+    loop = Loop(channel, choice.decoder, tokenizer, language, guides, context, drafts)
     if without_draft:
         channel.send(DraftLost(without_draft))
     channel.send(
@@ -113,79 +114,6 @@ def _first_message(channel: Channel) -> Load:
     return message
 
 
-def _prove(decoder: Decoder, facts: VariantFacts) -> None:
-    """Compute a token: some variants load and fail at the first prefill.
-
-    Raises:
-        LoadError: What comes out isn't a distribution over tokens.
-    """
-    token = _any_token(facts)
-    try:
-        cache = decoder.open(_small_place(facts))
-        logits = decoder.prefill(cache, [token, token], last=True)
-        decoder.close(cache)
-    except EngineError as error:
-        raise LoadError(f"{facts.folder}: it loads and can't compute: {error.message}") from error
-    _refuse_numberless(logits, facts.folder)
-
-
-def add_draft(decoder: Decoder, target: VariantFacts, request: Load) -> str:
-    """Load the draft variant, and prove that it computes.
-
-    Returns:
-        Why there is none, in words: the target is whole and serves without it. Empty if there is.
-    """
-    folder = Path(request.draft)
-    try:
-        draft = read_variant(folder)
-        decoder.add_draft(draft, request.threads, request.draft_indices_graph)
-        _prove_draft(decoder, target, folder)
-    except MemoryError:
-        reason = f"{folder}: there is not enough memory to load the draft"
-    except EngineError as error:
-        reason = _with_hint(error)
-    else:
-        return ""
-    decoder.drop_draft()
-    return reason
-
-
-def _prove_draft(decoder: Decoder, target: VariantFacts, folder: Path) -> None:
-    """Have it write a token after the target.
-
-    Raises:
-        EngineError: It can't, or what comes out isn't a distribution over tokens.
-    """
-
-    def best(logits: Logits, _: int) -> int:
-        _refuse_numberless(logits, folder)
-        return int(logits.argmax())
-
-    token = _any_token(target)
-    cache = decoder.open(_small_place(target))
-    try:
-        decoder.prefill(cache, [token, token], last=False)
-        decoder.propose(cache, token, 1, best)
-    finally:
-        decoder.close(cache)
-
-
-def _any_token(facts: VariantFacts) -> int:
-    return facts.bos if facts.bos is not None and facts.bos < facts.vocabulary else 0
-
-
-def _small_place(facts: VariantFacts) -> Place:
-    return Place(capacity=min(16, facts.context))
-
-
-def _refuse_numberless(logits: Logits | None, folder: Path) -> None:
-    if logits is None or not np.isfinite(logits).all():
-        raise LoadError(
-            f"{folder}: it loads and computes no finite numbers",
-            hint="build the variant again: `trimtab models build`",
-        )
-
-
 def _age_s() -> float:
     """How long this process has lived; 0 if the kernel doesn't tell."""
     try:
@@ -198,7 +126,3 @@ def _age_s() -> float:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
-
-
-def _with_hint(error: EngineError) -> str:
-    return f"{error.message}; {error.hint}" if error.hint else error.message

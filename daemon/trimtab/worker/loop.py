@@ -22,6 +22,7 @@ from trimtab.lean import give_back_free_memory
 from trimtab.worker.channel import Channel
 from trimtab.worker.checks import check_start
 from trimtab.worker.decoder import Decoder, Place
+from trimtab.worker.drafts import LOOK_EVERY_S, Drafts
 from trimtab.worker.faults import told
 from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
@@ -36,6 +37,7 @@ from trimtab.workers.protocol import (
     Cancel,
     Detach,
     Detached,
+    DraftWith,
     Failed,
     Grant,
     Load,
@@ -68,6 +70,7 @@ class Loop:
         language: What the variant's tokens mean.
         guides: Hold answers to forms.
         context: Most tokens that a stream can have.
+        drafts: Loads variants that draft, and lets them go.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Loop:
         language: Language,
         guides: Guides,
         context: int,
+        drafts: Drafts,
     ) -> None:
         self._channel = channel
         self.held = Held()
@@ -86,6 +90,7 @@ class Loop:
         self._language = language
         self._context = context
         self._guides = guides
+        self._drafts = drafts
         self._experience = Experience()
         self._streams: dict[int, Stream] = {}
         self._listener = Listener(channel)
@@ -116,16 +121,25 @@ class Loop:
                 self._channel.flush()  # a first token is waited for
                 self._listener.settle()
             self._windows.run(self._streams.values())
+            if (answer := self._drafts.advance(self._held_bytes)) is not None:
+                self._channel.put(answer)
+                self._untidy, self._gathering = True, lay_into_huge_pages()  # weights that came
             self._channel.flush()
 
     # ------------------------------------------------------------ when to wait
 
     def _wait_s(self) -> float | None:
+        wait_s = self._until_work_s()
+        if self._drafts.at_work:
+            return LOOK_EVERY_S if wait_s is None else min(wait_s, LOOK_EVERY_S)
+        return wait_s
+
+    def _until_work_s(self) -> float | None:
         if any(stream.journey is not None for stream in self._streams.values()):
             return 0
         if any(self._turns.can_go_on(stream) for stream in self._streams.values()):
             return self._turns.pacer.rest_s(perf_counter())
-        if self._untidy and not self._streams:
+        if self._untidy and not self._streams and not self._drafts.at_work:
             return self._tidy()
         return None
 
@@ -167,20 +181,31 @@ class Loop:
                     self._steer(stream, message)
             case Render():
                 self._render(message)
-            case Pace():
-                self._turns.pacer.set(message.ratio)
-            case Speculate():
-                self._speculate(message.mode)
+            case Pace() | Speculate() | DraftWith():
+                self._set(message)
             case Ping():
-                held = self.held.resident_bytes(self._decoder.committed_bytes)
-                statistics = Pong(message.id, held, self._turns.tokens, self._turns.busy_s)
-                self._channel.put(statistics)
+                held_bytes, turns = self._held_bytes(), self._turns
+                self._channel.put(Pong(message.id, held_bytes, turns.tokens, turns.busy_s))
             case Stop():
                 self._running = False
             case Load():
                 _complain("a second load message was ignored")
             case _:
                 assert_never(message)
+
+    def _held_bytes(self) -> int:
+        return self.held.resident_bytes(self._decoder.committed_bytes)
+
+    def _set(self, message: Pace | Speculate | DraftWith) -> None:
+        match message:
+            case Pace():
+                self._turns.pacer.set(message.ratio)
+            case Speculate():
+                self._speculate(message.mode)
+            case DraftWith():
+                if self._turns.mode == "draft":
+                    self._turns.mode = "ngram"
+                self._drafts.order(message)
 
     def _steer(self, stream: Stream, message: Cancel | Detach | Pause | Resume | Grant) -> None:
         match message:

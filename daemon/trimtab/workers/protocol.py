@@ -258,6 +258,25 @@ class Speculate(msgspec.Struct, frozen=True, tag="speculate"):
     mode: str
 
 
+class DraftWith(msgspec.Struct, frozen=True, tag="draft_with"):
+    """Draft with another variant from now on, or with none; decoding goes on meanwhile.
+
+    The draft that there is goes first, between two engine steps, and its memory is given back. The
+    new one is loaded beside the streams, has to prove that it computes, and can then be asked for
+    with `Speculate`; until then there are n-grams. Answered by `DraftSet`, unless another such
+    order comes before: then what this one loads is thrown away.
+
+    Attributes:
+        id: Comes back in the answer.
+        folder: The draft's folder; empty for none.
+        indices_graph: File name of its graph with ``logits_indices``; empty if there is none.
+    """
+
+    id: int
+    folder: str = ""
+    indices_graph: str = ""
+
+
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Answered by `Pong` between two engine steps, with fresh statistics."""
 
@@ -280,6 +299,7 @@ ToWorker: TypeAlias = (
     | Resume
     | Pace
     | Speculate
+    | DraftWith
     | Ping
     | Stop
 )
@@ -326,13 +346,30 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 class DraftLost(msgspec.Struct, frozen=True, tag="draft_lost"):
     """The draft variant doesn't load, or fails later: the target does without it.
 
-    The first comes before `Ready`, the second at any time after it.
+    The first comes before `Ready`, the second at any time after it. (Where a draft that `DraftWith`
+    asks for doesn't load, `DraftSet` says so.)
 
     Attributes:
         reason: In words.
     """
 
     reason: str
+
+
+class DraftSet(msgspec.Struct, frozen=True, tag="draft_set"):
+    """An order to draft with a variant, or with none, has been carried out as far as it can be.
+
+    Attributes:
+        id: Of the `DraftWith`.
+        speculation: Modes that `Speculate` may ask for from now on, as in `Ready`.
+        reason: Why there is no draft though one was wanted, in words; empty otherwise.
+        resident_bytes: RSS of the process.
+    """
+
+    id: int
+    speculation: tuple[str, ...]
+    reason: str
+    resident_bytes: int
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
@@ -527,6 +564,7 @@ FromWorker: TypeAlias = (
     Ready
     | LoadFailed
     | DraftLost
+    | DraftSet
     | Rendered
     | RenderFailed
     | Progress

@@ -44,6 +44,11 @@ def load_timeout_s(launch: Launch, measured_s: float | None) -> float:
     return max(LOAD_TIMEOUT_UNMEASURED_S, variant_s) + draft_s
 
 
+def draft_timeout_s(draft: VariantSpec) -> float:
+    """How long a draft may take to load in a worker that serves meanwhile: by size, as above."""
+    return max(LOAD_TIMEOUT_UNMEASURED_S, draft.disk_bytes / SLOWEST_DISK_BYTES_S)
+
+
 def wedged_after_s(variant: VariantSpec) -> float:
     """How long a worker with work may be silent.
 

@@ -23,6 +23,8 @@ from trimtab.errors import (
 from trimtab.workers.channel import CLOSED, Channel
 from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
 from trimtab.workers.protocol import (
+    DraftSet,
+    DraftWith,
     FromWorker,
     Guide,
     Load,
@@ -63,7 +65,8 @@ class Launch:
         threads: Engine threads.
         context: The most tokens that any stream will have.
         decoder: ``auto``, ``generator`` or ``kv``.
-        draft: Another variant of the model that drafts for it in the same KV; None for none.
+        draft: Another variant of the model that drafts for it in the same KV from the start; None
+            for none.
         rope: How the model turns positions into keys; None where that follows no single base.
         guided: Whether there are streams now that are held to a form.
         held: Streams that have begun wait for it.
@@ -92,6 +95,21 @@ class WorkerListener(Protocol):
         """A line on the worker's standard error."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Drafting:
+    """The last order to draft with a variant, or with none, while its answer is awaited.
+
+    Attributes:
+        id: Of the order.
+        draft: The variant; None for none.
+        answer: Why there is no draft though one is wanted; empty if all is as wanted.
+    """
+
+    id: int
+    draft: VariantSpec | None
+    answer: asyncio.Future[str]
+
+
 class Worker:
     """A supervised process with one variant.
 
@@ -101,6 +119,11 @@ class Worker:
         clock: For times of life signs.
         listener: Is told about streams and about the loss of the worker.
         argv: Command line of a worker whose end of the socketpair has this number.
+
+    Attributes:
+        draft: The variant that drafts in it; None where none does, or none does any more.
+        draft_lost: Why there is none though one was wanted, in words; empty otherwise.
+        speculation: Modes that it may be asked for.
     """
 
     def __init__(
@@ -116,7 +139,9 @@ class Worker:
         self.state = WorkerState.STOPPED
         self.ready: Ready | None = None
         self.resident_bytes: int | None = None
-        self.draft_lost = ""  # why the draft isn't used that it was started with; set from outside
+        self.draft = launch.draft
+        self.draft_lost = ""
+        self.speculation: tuple[str, ...] = ()
         self.tokens = 0  # that it has produced and we have
         self.heard_s = clock.monotonic_s()
         self.busy_s: float | None = None  # since when it has work; kept by the supervisor
@@ -128,6 +153,7 @@ class Worker:
         self._loaded: asyncio.Future[Ready] | None = None
         self._renders: dict[int, asyncio.Future[list[int]]] = {}
         self._pings: dict[int, asyncio.Future[Pong]] = {}
+        self._drafting: _Drafting | None = None
         self._unanswered: dict[int, float] = {}  # when renders and pings were sent, oldest first
         self._answered_s = 0.0  # when it last answered the oldest of them
         self._ids = itertools.count(1)
@@ -137,11 +163,6 @@ class Worker:
     def variant(self) -> VariantSpec:
         """The variant that it has or is loading."""
         return self.launch.variant
-
-    @property
-    def draft(self) -> VariantSpec | None:
-        """The variant that drafts in it; None where none does, or none does any more."""
-        return None if self.draft_lost else self.launch.draft
 
     @property
     def pid(self) -> int | None:
@@ -230,7 +251,62 @@ class Worker:
             raise
         self.state = WorkerState.READY
         self.resident_bytes = self.ready.resident_bytes
+        self.speculation = self.ready.speculation
         return self.ready
+
+    def lose_draft(self, reason: str) -> None:
+        """Its draft can't be used: it has none any more."""
+        self.draft, self.draft_lost = None, reason
+
+    async def draft_with(self, draft: VariantSpec | None, timeout_s: float) -> str:
+        """Have it draft with a variant, which is loaded beside its streams, or with none.
+
+        The draft that there is goes first. Where this is given up, or the new one isn't there in
+        time, the worker is told to throw away what it loads.
+
+        Args:
+            draft: A variant of the model.
+            timeout_s: How long it may take.
+
+        Returns:
+            Why there is no draft though one was wanted, in words; empty if all is as wanted.
+
+        Raises:
+            WorkerError: The worker is gone, or doesn't let go of its draft in time
+                (`SilentWorkerError`).
+        """
+        self.draft, self.draft_lost = None, ""
+        answer = self._order_draft(draft)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError as error:
+            if draft is None:
+                raise SilentWorkerError(
+                    f"its draft was not let go of in {timeout_s:.0f} s"
+                ) from error
+            self._give_up_draft()
+            return f"it did not load within {timeout_s:.0f} s"
+        except asyncio.CancelledError:
+            if draft is not None:
+                self._give_up_draft()
+            raise
+
+    def _order_draft(self, draft: VariantSpec | None) -> asyncio.Future[str]:
+        number = next(self._ids)
+        folder, graph = ("", "") if draft is None else (draft.folder, draft.indices_graph)
+        self.send(DraftWith(number, folder, graph))
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_took_note)
+        self._drafting = _Drafting(number, draft, answer)
+        return answer
+
+    def _give_up_draft(self) -> None:
+        self.draft = None
+        try:
+            self._order_draft(None)
+        except WorkerError:
+            pass  # it is gone, and its draft with it
 
     def send(self, message: ToWorker, descriptors: Sequence[int] = ()) -> None:
         """Send a message.
@@ -343,19 +419,35 @@ class Worker:
                 self._resolve(message)
             case LoadFailed():
                 self._fail_load(LoadError(message.message, code=message.code))
-            case Rendered():
-                if (rendered := self._renders.get(message.id)) and not rendered.done():
-                    rendered.set_result(message.tokens)
-            case RenderFailed():
-                if (rendered := self._renders.get(message.id)) and not rendered.done():
-                    error = RequestError(message.message, param=message.field, code=message.code)
-                    rendered.set_exception(error)
+            case Rendered() | RenderFailed():
+                self._rendered(message)
             case Pong():
                 self.resident_bytes = message.resident_bytes
                 if (ping := self._pings.get(message.id)) and not ping.done():
                     ping.set_result(message)
+            case DraftSet():
+                self._drafted(message)
             case _:
                 self._listener.worker_said(self, message)
+
+    def _rendered(self, message: Rendered | RenderFailed) -> None:
+        rendered = self._renders.get(message.id)
+        if rendered is None or rendered.done():
+            return
+        if isinstance(message, Rendered):
+            rendered.set_result(message.tokens)
+        else:
+            error = RequestError(message.message, param=message.field, code=message.code)
+            rendered.set_exception(error)
+
+    def _drafted(self, message: DraftSet) -> None:
+        self.speculation, self.resident_bytes = message.speculation, message.resident_bytes
+        drafting = self._drafting
+        if drafting is not None and drafting.id == message.id:
+            self._drafting = None
+            self.draft = None if message.reason else drafting.draft
+            if not drafting.answer.done():
+                drafting.answer.set_result(message.reason)
 
     def _answered(self, question: int) -> None:
         if question == next(iter(self._unanswered), None):
@@ -407,9 +499,11 @@ class Worker:
         for ping in self._pings.values():
             if not ping.done():
                 ping.set_exception(gone)
+        if self._drafting is not None and not self._drafting.answer.done():
+            self._drafting.answer.set_exception(gone)
 
 
-def _took_note(loaded: asyncio.Future[Ready]) -> None:
-    """A process may end before anybody waits for its load: that is no fault that was missed."""
-    if not loaded.cancelled():
-        loaded.exception()
+def _took_note(answer: asyncio.Future[Any]) -> None:
+    """A process may end while nobody waits for its answer: that is no fault that was missed."""
+    if not answer.cancelled():
+        answer.exception()
