@@ -66,6 +66,7 @@ class World:
         blind: True: memory can't be read.
         others: Further signals.
         failing: Variants that don't load.
+        dying: Variants whose workers die while they load.
         failing_drafts: Variants that don't load as drafts.
         action_s: How long a hand-over takes.
         stuck: True: giving back idle KV is said to be done and changes nothing.
@@ -80,6 +81,7 @@ class World:
     blind: bool = False
     others: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    dying: set[str] = field(default_factory=set)
     failing_drafts: set[str] = field(default_factory=set)
     action_s: float = 1.0
     stuck: bool = False
@@ -188,7 +190,9 @@ class World:
 
     def _end(self, action: Action) -> None:
         kind, reason, variant = OutcomeKind.DONE, "", None
-        if isinstance(action, SwitchWorker) and action.point.variant in self.failing:
+        lost = isinstance(action, SwitchWorker) and action.point.variant in self.dying
+        fails = isinstance(action, SwitchWorker) and action.point.variant in self.failing
+        if isinstance(action, SwitchWorker) and (fails or lost):
             kind, reason, variant = OutcomeKind.FAILED, "it does not load", action.point.variant
             if action.mode == "break_before_make":
                 self.loaded = PARKED
@@ -200,4 +204,4 @@ class World:
             self._measure()
             if draft_of(action.point.speculation) in self.failing_drafts:
                 reason = self.lose_draft("its graph is damaged")
-        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))
+        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant, lost))
