@@ -176,6 +176,13 @@ class World:
         weights = own + self.leak_bytes + (draft.weights_bytes if draft is not None else 0)
         return weights + variant.kv_bytes_per_token * self.demand.kv_tokens
 
+    def _die(self, action: SwitchWorker) -> None:
+        """The worker is killed while it loads."""
+        if action.mode == "break_before_make":
+            self.loaded = PARKED
+        kind, died, name = OutcomeKind.FAILED, "it died", action.point.variant
+        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, died, name, lost=True))
+
     def _measure(self) -> None:
         """What the worker that has just loaded really holds."""
         variant = self.model.variant(self.loaded.variant or "")
@@ -189,10 +196,11 @@ class World:
         self.post(WorkerMeasured(self.now, variant.name, held, self.action_s, beside))
 
     def _end(self, action: Action) -> None:
+        if isinstance(action, SwitchWorker) and action.point.variant in self.dying:
+            self._die(action)
+            return
         kind, reason, variant = OutcomeKind.DONE, "", None
-        lost = isinstance(action, SwitchWorker) and action.point.variant in self.dying
-        fails = isinstance(action, SwitchWorker) and action.point.variant in self.failing
-        if isinstance(action, SwitchWorker) and (fails or lost):
+        if isinstance(action, SwitchWorker) and action.point.variant in self.failing:
             kind, reason, variant = OutcomeKind.FAILED, "it does not load", action.point.variant
             if action.mode == "break_before_make":
                 self.loaded = PARKED
@@ -204,4 +212,4 @@ class World:
             self._measure()
             if draft_of(action.point.speculation) in self.failing_drafts:
                 reason = self.lose_draft("its graph is damaged")
-        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant, lost))
+        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, reason, variant))
