@@ -68,6 +68,7 @@ class World:
         blind: True: memory can't be read.
         others: Further signals.
         failing: Variants that don't load.
+        dying: Variants whose workers die while they load.
         failing_drafts: Variants that don't load as drafts.
         action_s: How long a hand-over takes.
         stuck: True: giving back idle KV is said to be done and changes nothing.
@@ -82,6 +83,7 @@ class World:
     blind: bool = False
     others: dict[str, float] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    dying: set[str] = field(default_factory=set)
     failing_drafts: set[str] = field(default_factory=set)
     action_s: float = 1.0
     stuck: bool = False
@@ -181,6 +183,13 @@ class World:
         weights = own + self.leak_bytes + (draft.weights_bytes if draft is not None else 0)
         return weights + variant.kv_bytes_per_token * self.demand.kv_tokens
 
+    def _die(self, action: SwitchWorker) -> None:
+        """The worker is killed while it loads."""
+        if action.mode == "break_before_make":
+            self.loaded = PARKED
+        kind, died, name = OutcomeKind.FAILED, "it died", action.point.variant
+        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, died, name, lost=True))
+
     def _measure(self) -> None:
         """What the worker that has just loaded really holds."""
         variant = self.model.variant(self.loaded.variant or "")
@@ -194,6 +203,9 @@ class World:
         self.post(WorkerMeasured(self.now, variant.name, held, self.action_s, beside))
 
     def _end(self, action: Action) -> None:
+        if isinstance(action, SwitchWorker) and action.point.variant in self.dying:
+            self._die(action)
+            return
         kind, reason, variant = OutcomeKind.DONE, "", None
         if isinstance(action, SwitchWorker) and action.point.variant in self.failing:
             kind, reason, variant = OutcomeKind.FAILED, "it does not load", action.point.variant

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner_world import MIB, World
+from planner_world import MIB, World, model
 
 from policies_for_tests import policy
-from trimtab.domain.actions import Park, PlaceIdleKv
-from trimtab.domain.events import Demand, WorkerLost
-from trimtab.domain.knobs import PARKED, KvPlacement, OperatingPoint
+from trimtab.domain.actions import HandoverMode, Park, PlaceIdleKv, SwitchWorker
+from trimtab.domain.events import Demand, PinSet, WorkerLost
+from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
 from trimtab.planner import State
 from trimtab.policy.compiled import Policy
 
@@ -230,3 +230,93 @@ def test_they_come_back_rung_by_rung_once_there_is_room_for_them_too() -> None:
         KvPlacement.DISK,
         KvPlacement.MEMORY,
     ]
+
+
+# ---------------------------------------------------------------- the way back
+
+CONVERSATION = 2048 * 32 * 1024
+"""KV of one that fills its context."""
+
+
+def squeezed_once() -> World:
+    """A model that takes most of the memory; others took some for a moment, and KV is on disk."""
+    world = World(placing(*RUNGS), model=model(int8=1800)).start()
+    world.free_bytes = 3400 * MIB
+    world.run(20)
+    world.free_bytes = 2600 * MIB
+    world.demand = Demand(idle_bytes=100 * MIB)
+    world.run(3)
+    world.demand = Demand()
+    assert world.point.kv_placement is KvPlacement.DISK
+    return world
+
+
+def set_available(world: World, size_bytes: float) -> None:
+    world.free_bytes += size_bytes - world.available_bytes
+
+
+def test_it_comes_back_where_the_loaded_model_has_no_room_for_a_second_time() -> None:
+    world = squeezed_once()
+    set_available(world, 1540 * MIB)
+    world.run(60)
+
+    assert world.point.kv_placement is KvPlacement.MEMORY
+
+
+def test_it_comes_back_once_a_whole_conversation_has_room_over_the_leave_threshold() -> None:
+    world = squeezed_once()
+    set_available(world, 768 * MIB + CONVERSATION - 1)
+    world.run(300)
+    before = world.point.kv_placement
+    set_available(world, 768 * MIB + CONVERSATION)
+    world.run(2)
+
+    assert before is KvPlacement.DISK
+    assert world.point.kv_placement is KvPlacement.MEMORY
+
+
+def test_what_runs_on_disk_needs_room_to_come_back_and_what_is_unwritten_is_none() -> None:
+    world = on_the_last_rung()
+    world.demand = Demand(running=2, filed_bytes=200 * MIB, unwritten_bytes=50 * MIB)
+    as_it_is = replace(world.policy.knobs, variants=("int4",), context_max=world.point.context)
+    world.policy = replace(world.policy, knobs=as_it_is)
+    set_available(world, (768 + 250) * MIB + world.point.context * 32 * 1024 - 1)
+    world.run(300)
+    before = world.point.kv_placement
+    world.demand = replace(world.demand, unwritten_bytes=0)
+    world.run(2)
+
+    assert before is KvPlacement.DISK_ALL
+    assert world.point.kv_placement is KvPlacement.DISK
+
+
+def test_it_does_not_go_to_and_fro_where_ended_conversations_soon_fill_memory_again() -> None:
+    world = squeezed_once()
+    world.free_bytes = world.free_bytes - world.available_bytes + 768 * MIB + CONVERSATION
+    for _ in range(1800):
+        idle = world.demand.idle_bytes
+        if world.point.kv_placement is KvPlacement.DISK:
+            world.demand = Demand()  # they go to disk
+        else:
+            world.demand = Demand(idle_bytes=idle + 20 * MIB)
+        world.run(1)
+    moves = [one for one in world.actions if isinstance(one, PlaceIdleKv)]
+
+    assert len(moves) <= 16  # half an hour of dwell times would have room for a hundred
+
+
+# ---------------------------------------------------------------- what isn't written yet
+
+
+def test_a_second_worker_is_not_loaded_into_memory_that_is_not_written_yet() -> None:
+    modes = []
+    for unwritten in (0, 400 * MIB):
+        world = World(placing(*RUNGS)).start()
+        held = world.free_bytes - world.available_bytes
+        world.free_bytes = held + 512 * MIB + 400 * MIB  # int8 would fit beside it
+        world.demand = Demand(running=2, filed_bytes=unwritten, unwritten_bytes=unwritten)
+        world.run(1)
+        world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+        modes += [one.mode for one in world.actions if isinstance(one, SwitchWorker)][1:]
+
+    assert modes == [HandoverMode.MAKE_BEFORE_BREAK, HandoverMode.BREAK_BEFORE_MAKE]

@@ -179,6 +179,15 @@ class Core(RuleBasedStateMachine):
     def a_variant_does_not_load(self, variant: str) -> None:
         self.world.failing ^= {variant}
 
+    @rule(variant=st.sampled_from(["fp32", "int8"]))
+    def workers_die_while_they_load(self, variant: str) -> None:
+        self.world.dying ^= {variant}
+
+    @rule(count=st.integers(0, 2))
+    def streams_are_held(self, count: int) -> None:
+        self.world.demand = replace(self.world.demand, held=count)
+        self.world.run(1)
+
     @rule(mib=st.integers(300, 3000))
     def memory_changes(self, mib: int) -> None:
         self.world.free_bytes = mib * MIB

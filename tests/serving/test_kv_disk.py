@@ -7,7 +7,7 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from trimtab.domain.events import OutcomeKind
 from trimtab.domain.knobs import KvPlacement
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Snapshot
 from trimtab.errors import ServingError, StateError
 from trimtab.policy.compiled import KvPolicy, Policy, Share
+from trimtab.runtime import daemon as daemon_module
+from trimtab.runtime import ticks as ticks_module
 from trimtab.runtime.clock import SystemClock
 from trimtab.serving.claims import Found, Idle, Lease
 from trimtab.serving.copies import Copies
@@ -45,14 +48,14 @@ HELD = SHAPE.committed_bytes(len(TOKENS), 4096, mmap.PAGESIZE)
 GRANTED = SHAPE.committed_bytes(1024, 4096, mmap.PAGESIZE)
 
 
-def conversation(pool: Pool) -> Idle:
+def conversation(pool: Pool, shape: KvShape = SHAPE, tokens: Sequence[int] = TOKENS) -> Idle:
     """An idle conversation whose positions each hold their own content."""
-    lease = pool.open(SHAPE, 4096, "f", 1, len(TOKENS))
+    lease = pool.open(shape, 4096, "f", 1, len(tokens))
     with mmap.mmap(lease.segment.descriptor, lease.segment.size_bytes) as memory:
-        for row, span in enumerate(SHAPE.rows(0, len(TOKENS), lease.segment.capacity)):
+        for row, span in enumerate(shape.rows(0, len(tokens), lease.segment.capacity)):
             memory[span.offset : span.offset + span.length] = bytes([row + 1]) * span.length
-    lease.valid = len(TOKENS)
-    pool.retire(lease, TOKENS, 1.0)
+    lease.valid = len(tokens)
+    pool.retire(lease, tokens, 1.0)
     idle = pool.to_offload()
     assert idle is not None
     return idle
@@ -68,7 +71,7 @@ def content(lease: Lease) -> list[int]:
     """The first byte of each row."""
     segment = lease.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
-        return [memory[span.offset] for span in SHAPE.rows(0, len(TOKENS), segment.capacity)]
+        return [memory[span.offset] for span in segment.shape.rows(0, 1, segment.capacity)]
 
 
 async def test_an_offloaded_conversation_takes_no_memory_and_comes_back_whole(
@@ -509,3 +512,54 @@ async def test_idle_kv_is_given_back_beside_a_load_that_goes_on(
 
         assert while_loading
         assert OutcomeKind.SUPERSEDED not in outcomes
+
+
+async def test_what_is_on_its_way_to_disk_is_written_and_let_go_of_in_small_pieces(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, advise, unwritten, seen = os.fdatasync, os.posix_fadvise, [0], list[int]()
+
+    def synced(descriptor: int) -> None:
+        seen.append(os.lseek(descriptor, 0, os.SEEK_CUR) - unwritten[0])
+        sync(descriptor)
+
+    def let_go(descriptor: int, offset: int, length: int, advice: int) -> None:
+        unwritten[0] = os.lseek(descriptor, 0, os.SEEK_CUR)
+        advise(descriptor, offset, length, advice)
+
+    large = KvShape(layers=4, kv_heads=1, position_bytes=1024)
+    idle = conversation(pool, large, range(4096))
+    monkeypatch.setattr(os, "fdatasync", synced)
+    monkeypatch.setattr(os, "posix_fadvise", let_go)
+    told = await pool.offload(idle, 1.0)
+    back = await brought_back(pool, idle)
+
+    assert told == ""
+    assert seen == [8 * MIB] * 3  # the last eight with the file's end
+    assert unwritten == [32 * MIB]
+    assert back is not None
+    assert content(back) == list(range(1, 9))
+
+
+async def test_what_a_disk_refuses_does_not_keep_a_daemon_from_resting(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticks_module, "CALM_AFTER_S", 0.5)
+    monkeypatch.setattr(daemon_module, "calm", lambda *_: True)
+    full = replace(on_disk(), kv=KvPolicy(None, 0, 0, Share.USER))
+    async with running(tiny, full, disk=disk) as rig:
+        await rig.read(await rig.ask(TALK * 6))
+        await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+        await asyncio.sleep(1.0)
+        looked, snapshot = list[float](), rig.sensors.snapshot
+
+        def look(at_s: float, wall_s: float) -> Snapshot:
+            looked.append(at_s)
+            return snapshot(at_s, wall_s)
+
+        monkeypatch.setattr(rig.sensors, "snapshot", look)
+        await asyncio.sleep(1.0)
+        held = rig.daemon.pool.idle_bytes()
+
+        assert held > 0
+        assert looked == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rig import MIB, Rig, running
+from test_continuity import TALK
 from test_kv_disk import Gate
 from test_running_kv import (
     ask,
@@ -168,6 +169,29 @@ async def test_what_is_not_written_yet_counts_until_it_is(
 
         assert ledger.unwritten == told == ledger.filed > 0
         assert runs
+
+
+async def test_what_is_not_written_yet_is_no_room_to_come_home_to(
+    tiny: ModelSpec, disk: KvDisk, gate: Gate
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, text=TALK * 6, max_tokens=600)
+        await gate.begun()
+        limit, ledger = rig.daemon.controller.policy.memory, rig.daemon.pool.ledger()
+        assert limit is not None
+        rig.sensors.available_bytes = limit.leave_bytes + ledger.filed + ledger.unwritten - 1.0
+        dispatcher = rig.daemon.dispatcher
+        dispatcher.point = replace(dispatcher.point, kv_placement=KvPlacement.MEMORY)
+        await rig.until(lambda: any(event == "kv_not_moved" for event, _ in rig.log.lines))
+        told = [line["reason"] for event, line in rig.log.lines if event == "kv_not_moved"]
+        gate.open()
+        await rig.until(lambda: not on_disk(stream))
+        runs = not stream.done
+        await rig.read(stream, answer)
+
+        assert told == ["there is no room in memory for running conversations that are on disk"]
+        assert runs
+        assert len(answer.tokens) == 600
 
 
 @pytest.mark.parametrize("mode", list(HandoverMode))

@@ -91,6 +91,7 @@ class ActionEnded:
         took_s: From start to end.
         reason: Why it failed or was superseded; if it is done, what of it couldn't be had.
         variant: The variant concerned when a load failed, for its quarantine.
+        lost: The load's worker died, or was late: the variant may be whole.
     """
 
     at_s: float
@@ -100,6 +101,7 @@ class ActionEnded:
     took_s: float = 0.0
     reason: str = ""
     variant: str | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

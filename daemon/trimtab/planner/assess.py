@@ -100,6 +100,8 @@ def room(known: Basis, policy: Policy, here: Situation, margin_bytes: float) -> 
         return Room(-1.0, inf, Fit.KEPT)
     cached = known.kv_bytes_per_token * here.kv_tokens
     loaded = available + here.held_bytes - known.loaded_bytes
+    # What is unwritten counts for a step up alone: with it off here too, running conversations that
+    # have just gone to disk as the last rung would be followed by parking, before they are written.
     kept = loaded - margin_bytes - limit.headroom_bytes
     roomy = loaded - margin_bytes - limit.leave_bytes - here.unwritten_bytes
     fits_now = loaded - cached >= limit.headroom_bytes

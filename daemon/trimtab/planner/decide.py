@@ -11,12 +11,13 @@ from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, Knob, KvPlacement, O
 from trimtab.domain.models import ModelSpec
 from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
+from trimtab.planner.faults import worth_another_try
 from trimtab.planner.foresight import trend_bytes_s
 from trimtab.planner.placement import last_rung, place_kv
 from trimtab.planner.plan import Move, carry_out, needs_worker, relieve_beside
 from trimtab.planner.points import draft_of
 from trimtab.planner.relief import distrusted, idle_bytes
-from trimtab.planner.standing import waits_for
+from trimtab.planner.standing import rests, waits_for
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy, TemperatureLimit
@@ -90,21 +91,48 @@ def _from_nothing(
         return relief
     if at_s < state.retry_s or _stays_parked(state, policy, at_s):
         return state
-    if state.lost_point is not None:
-        again = choose.find(judged, state.lost_point)
-        if again is not None and not again.reason and again.fit <= Fit.NOW:
-            trigger = Trigger("worker", text=cause or _why_it_went(state))
-            return Move(again.point, again, trigger, Direction.START)
+    if (again := _lost_one(state, judged)) is not None:
+        trigger = Trigger("worker", text=cause or _why_it_went(state))
+        return Move(again.point, again, trigger, Direction.START)
     demand = state.demand
     urgent = not state.parked or state.wanted or demand.held + demand.waiting > 0
     target = choose.safest(judged) if urgent else choose.best(judged, Fit.ROOMY)
     if target is None:
-        return _nothing_better(state)
+        return _in_spite_of_quarantine(state, policy, at_s) or _nothing_better(state)
     if urgent:
         waiting = "a request waits" if demand.waiting or state.wanted else "at start"
         text = cause or ("streams are held and it fits" if demand.held else waiting)
         return Move(target.point, target, Trigger("demand", text=text), Direction.START)
     return _when_it_has_lasted(state, policy, target, at_s, Direction.START)
+
+
+def _lost_one(state: State, judged: tuple[Assessed, ...]) -> Assessed | None:
+    """The point that was lost, if it may be taken again."""
+    again = None if state.lost_point is None else choose.find(judged, state.lost_point)
+    return again if again is not None and not again.reason and again.fit <= Fit.NOW else None
+
+
+def _in_spite_of_quarantine(state: State, policy: Policy, at_s: float) -> Move | None:
+    """Streams are held and nothing else can be taken: what has failed may work by now.
+
+    A quarantine can last longer than a stream may be held. A few tries in that time cost little,
+    and without one all that is held ends with an error.
+    """
+    model, tries = state.model, worth_another_try(state, policy.handover.hold_max_s, at_s)
+    if model is None or not tries or not state.demand.held:
+        return None
+    left = {name: one for name, one in state.quarantine.items() if name not in tries}
+    bounds = combine(state.rules.verdicts, policy.knobs)
+    judged = assess(replace(state, quarantine=left), policy, bounds.knobs, model, at_s)
+    target = _lost_one(state, judged) or choose.safest(judged)
+    if target is None:
+        return None
+    name = target.point.variant or ""
+    text = (
+        f"streams are held and nothing else can be taken: {name} is tried in spite of its "
+        f"quarantine ({state.quarantine[name].reason})"
+    )
+    return Move(target.point, target, Trigger("demand", text=text), Direction.START)
 
 
 def _why_it_went(state: State) -> str:
@@ -147,7 +175,7 @@ def _from_point(
     hard = _is_short(state, policy) if current is None else current.fit is Fit.OVER
     if must and (hard or not state.paused):
         move = _must_move(state, policy, judged, current, model, at_s, cause)
-        if move is not None:
+        if move is not None and (hard or not rests(state, move.target, at_s)):
             return move
     if state.paused or current is None:
         return _nothing_better(state)

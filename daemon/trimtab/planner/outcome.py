@@ -10,7 +10,7 @@ from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import ActionEnded, OutcomeKind
 from trimtab.domain.knobs import Knob, OperatingPoint
 from trimtab.planner.assess import kept_out
-from trimtab.planner.faults import quarantined
+from trimtab.planner.faults import loaded, not_loaded
 from trimtab.planner.heat import JUDGED_S
 from trimtab.planner.plan import waits_to_grow
 from trimtab.planner.serving import serving_rate, with_rates
@@ -48,15 +48,28 @@ def ended(state: State, event: ActionEnded) -> State:
         state = replace(state, parked=isinstance(running, Park), unparked_s=unparked_s)
         if isinstance(running, SwitchWorker):
             state = replace(state, handovers=(*state.handovers, event.at_s), lost_point=None)
+            if before.parked:
+                state = loaded(state, running.point.variant or "", event.at_s)
     if event.kind is OutcomeKind.FAILED and event.variant is not None:
-        state = quarantined(state, event.variant, event.reason, event.at_s)
-        if event.point.parked and kept_out(state, event.at_s) is not None:
+        state = not_loaded(state, event.variant, event)
+        if event.point.parked and _goes_back(state, event):
             state = _to_come_back(state, before)
     return _account(state, event)
 
 
+def _goes_back(state: State, event: ActionEnded) -> bool:
+    """True if what had to go for a variant that didn't load is to be loaded again.
+
+    That variant was pinned, or wasn't needed and may take some more tries: streams don't wait for
+    them.
+    """
+    one = state.settling
+    stepped_up = one is not None and one.decision.direction is Direction.UP
+    return kept_out(state, event.at_s) is not None or (event.lost and stepped_up)
+
+
 def _to_come_back(state: State, before: OperatingPoint) -> State:
-    """What had to go first for a pinned variant that didn't load is loaded again.
+    """What had to go first for a variant that didn't load is loaded again.
 
     An action beside the plan may have ended in between and read back that nothing was loaded.
     """

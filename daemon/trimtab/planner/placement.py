@@ -30,11 +30,10 @@ def place_kv(state: State, policy: Policy, current: Assessed, at_s: float) -> Mo
         return None
     text = f"{mib(available)} of memory are available, {{}} {mib(limit.leave_bytes)}"
     in_memory = point.kv_placement is KvPlacement.MEMORY
-    roomy = limit.leave_bytes + current.predicted.reserved_bytes + state.demand.filed_bytes
     if in_memory and available < limit.leave_bytes and idle_bytes(state):
         wanted, direction, side = KvPlacement.DISK, Direction.DOWN, "under"
-    elif not in_memory and available >= roomy:
-        if at_s - state.changed_s < policy.stability.dwell_s:
+    elif not in_memory and available >= limit.leave_bytes + _home_bytes(state, current):
+        if at_s - state.changed_s < max(policy.stability.dwell_s, state.up_wait_s):
             return None
         wanted, direction, side = _back(state, policy), Direction.UP, "well over"
     else:
@@ -43,6 +42,18 @@ def place_kv(state: State, policy: Policy, current: Assessed, at_s: float) -> Mo
         return None
     trigger = Trigger(MEMORY, available, limit.leave_bytes, text=text.format(side))
     return Move(replace(point, kv_placement=wanted), None, trigger, direction)
+
+
+def _home_bytes(state: State, current: Assessed) -> int:
+    """What must be free beyond the leave threshold for KV to go back to memory.
+
+    What runs on disk, which is copied, and what of that the disk hasn't taken, which isn't free
+    yet. KV of ended conversations stays on disk until its next turn. So that the next one that
+    ends doesn't lead back to disk at once, one that fills its whole context must have room, too.
+    """
+    predicted, demand = current.predicted, state.demand
+    conversation = predicted.reserved_bytes - predicted.memory_bytes
+    return conversation + demand.filed_bytes + demand.unwritten_bytes
 
 
 def last_rung(

@@ -238,12 +238,16 @@ def _what_takes_time(source: OperatingPoint, actions: tuple[Action, ...]) -> Lon
 
 
 def mode(state: State, policy: Policy, chosen: Assessed | None) -> HandoverMode:
-    """Make before break where predicted memory allows both workers."""
-    available, limit = situation(state).available_bytes, policy.memory
+    """Make before break where predicted memory allows both workers.
+
+    What a disk hasn't taken yet isn't there for a second one, though the kernel says so.
+    """
+    here, limit = situation(state), policy.memory
+    available = here.available_bytes
     if state.point.parked or chosen is None:
         return HandoverMode.BREAK_BEFORE_MAKE
     if limit is None or available is None:
         return HandoverMode.MAKE_BEFORE_BREAK
-    left = available - chosen.predicted.memory_bytes
+    left = available - here.unwritten_bytes - chosen.predicted.memory_bytes
     fits = left >= limit.headroom_bytes
     return HandoverMode.MAKE_BEFORE_BREAK if fits else HandoverMode.BREAK_BEFORE_MAKE

@@ -39,10 +39,19 @@ def waits_for(state: State, policy: Policy, target: Assessed, since_s: float, at
     if (left_s := rest_s - (at_s - state.changed_s)) > 0:
         name = "dwell" if stability.dwell_s >= stability.cooldown_s else "cooldown"
         return f"the last step was under {rest_s:.0f} s ago ({name}), {left_s:.0f} s to go"
+    if rests(state, target.point, at_s):
+        return f"loading failed, and is tried again in {state.retry_s - at_s:.0f} s"
     budget = stability.switches_per_hour
     if needs_worker(state.point, target.point) and len(state.handovers) >= budget:
         return f"the policy's {budget} switches an hour are used up"
     return ""
+
+
+def rests(state: State, target: OperatingPoint, at_s: float) -> bool:
+    """True if another worker would be loaded, and the last one that died is too recent for that."""
+    if at_s >= state.retry_s or target.parked:
+        return False
+    return needs_worker(state.point, target)
 
 
 def heat_kept(state: State, policy: Policy, at_s: float) -> str:

@@ -37,6 +37,11 @@ class Quarantine:
     wait_s: float
     reason: str
 
+    @property
+    def since_s(self) -> float:
+        """Monotonic time of its beginning, while it lasts."""
+        return self.until_s - self.wait_s
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:

@@ -352,8 +352,12 @@ class Daemon:
             self._ticks.wake()
 
     def _calm(self) -> bool:
-        """True if nothing is lost by looking at the sensors less often for now."""
-        offloading = not (_over(self._offloading) and _over(self._writing))
+        """True if nothing is lost by looking at the sensors less often for now.
+
+        What the disk has refused before is tried again at each look, and is no work for it.
+        """
+        moving = not _over(self._offloading) and not self._kv_not_moved
+        offloading = moving or not _over(self._writing)
         busy = self.streams.busy() or self.supervisor.busy
         at_work = self.dispatcher.loading or busy or offloading
         return not at_work and calm(self.controller.state, self.controller.policy)
@@ -395,11 +399,16 @@ class Daemon:
         self._kv_not_moved = reason
 
     def _room_bytes(self) -> float:
-        """Memory that may be taken without coming near the limit."""
+        """Memory that may be taken without coming near the limit.
+
+        What the disk hasn't taken yet isn't there, though the kernel says so.
+        """
         limit, available = self.controller.policy.memory, self._available()
         if limit is None:
             return math.inf
-        return 0 if available is None else available - limit.leave_bytes
+        if available is None:
+            return 0
+        return available - self.pool.ledger().unwritten - limit.leave_bytes
 
     def _say_why_not(self) -> None:
         """What a request is told that waits for a variant in vain."""

@@ -180,7 +180,7 @@ class Dispatcher:
                 raise
             except TrimtabError as error:
                 failed = error.message
-                self._end(action, OutcomeKind.FAILED, started_s, failed, _at_fault(action, error))
+                self._end(action, OutcomeKind.FAILED, started_s, failed, error)
             except Exception as error:  # the supervising loop of actions: the core must hear of it
                 failed = f"{type(error).__name__}: {error}"
                 self._end(action, OutcomeKind.FAILED, started_s, failed)
@@ -194,10 +194,13 @@ class Dispatcher:
         kind: OutcomeKind,
         started_s: float,
         reason: str = "",
-        variant: str | None = None,
+        error: TrimtabError | None = None,
     ) -> None:
         now = self._clock.monotonic_s()
-        self._post(ActionEnded(now, action.id, kind, self.point, now - started_s, reason, variant))
+        variant = None if error is None else _at_fault(action, error)
+        lost = isinstance(error, WorkerError | LateLoadError)
+        took_s = now - started_s
+        self._post(ActionEnded(now, action.id, kind, self.point, took_s, reason, variant, lost))
 
     def _lacking(self, action: Action) -> str:
         """What of an action couldn't be had though it is done; empty if nothing."""
@@ -468,7 +471,7 @@ def _serves(worker: Worker, point: OperatingPoint) -> bool:
 
 
 def _at_fault(action: Action, error: TrimtabError) -> str | None:
-    """The variant that is to be left out since it didn't load; None if it may be whole."""
+    """The variant that didn't load; None if it may be its draft's fault."""
     if not isinstance(action, SwitchWorker) or isinstance(error, DraftError):
         return None
     return action.point.variant

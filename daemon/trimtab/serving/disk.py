@@ -15,18 +15,21 @@ import mmap
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trimtab.domain.kv import KvShape
+from trimtab.domain.kv import KvShape, Span
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.rest import Rest
 from trimtab.serving.segments import Segment
 from trimtab.serving.write_budget import Claim, WriteBudget
 
 CHUNK_BYTES: Final = 1024 * 1024
+UNWRITTEN_MOST_BYTES: Final = 8 * CHUNK_BYTES
+"""So much of a conversation may be in our page cache on its way to disk: the kernel counts it as
+available, and it isn't until it is written."""
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 
@@ -288,7 +291,7 @@ class KvDisk:
             os.posix_fallocate(descriptor, 0, size_bytes)
             claim.written = True
             checksum = 0
-            for span in segment.shape.rows(0, tokens, segment.capacity):
+            for span in _synced(segment.shape.rows(0, tokens, segment.capacity), descriptor):
                 checksum = _copy(
                     segment.descriptor, span.offset, descriptor, None, span.length, checksum
                 )
@@ -394,6 +397,17 @@ def _let_go(descriptor: int) -> None:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def _synced(spans: Iterable[Span], target: int) -> Iterator[Span]:
+    """Ranges that are copied into a file, in pieces; what is there is let go of on the way."""
+    unwritten = 0
+    for piece in (piece for span in spans for piece in _pieces(span)):
+        if unwritten + piece.length > UNWRITTEN_MOST_BYTES:
+            _let_go(target)
+            unwritten = 0
+        unwritten += piece.length
+        yield piece
+
+
 def _copy(
     source: int, offset: int, target: int, position: int | None, length: int, checksum: int
 ) -> int:
@@ -409,6 +423,13 @@ def _copy(
                 position += count
                 view = view[count:]
     return checksum
+
+
+def _pieces(span: Span) -> Iterator[Span]:
+    """A range in pieces of at most `CHUNK_BYTES`."""
+    end = span.offset + span.length
+    for at in range(span.offset, end, CHUNK_BYTES):
+        yield Span(at, min(CHUNK_BYTES, end - at))
 
 
 def _summed(source: int, offset: int, length: int, checksum: int) -> int:
