@@ -30,6 +30,7 @@ from trimtab.domain.knobs import PARKED, SPECULATION_NGRAM, KvPlacement, Operati
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import (
     DraftError,
+    HangingWorkerError,
     LateLoadError,
     LoadError,
     ServingError,
@@ -312,6 +313,9 @@ class Dispatcher:
                 # The new process starts meanwhile; what takes memory waits until it has come back.
                 await self._retire(old, wait_for_memory=True)
                 self.point = PARKED
+                if old.hangs:
+                    told = f"process {old.pid} of {old.variant.name} keeps its memory: it hangs"
+                    raise HangingWorkerError(told)
                 old = None
             await self._load(new)
         except BaseException:
@@ -422,7 +426,7 @@ def _serves(worker: Worker, point: OperatingPoint) -> bool:
 
 def _at_fault(action: Action, error: TrimtabError) -> str | None:
     """The variant that is to be left out since it didn't load; None if it may be whole."""
-    if not isinstance(action, SwitchWorker) or isinstance(error, DraftError):
+    if not isinstance(action, SwitchWorker) or isinstance(error, DraftError | HangingWorkerError):
         return None
     return action.point.variant
 
