@@ -405,6 +405,7 @@ class Worker:
             self.shoot(reason)
 
     def _on_exit(self, status: int) -> None:
+        self._hear_all()
         reason = self._wedged or describe_exit(status)
         tail = self._process.stderr_tail.splitlines() if self._process is not None else []
         if tail and status > 0:
@@ -416,12 +417,16 @@ class Worker:
         told = f"SIGKILL has not ended it within {REAP_S:.0f} s"
         if self.state not in _SERVES:  # else its loss says so
             self._on_line(told)
+        self._hear_all()
         self._gone(f"{self._wedged}; {told}" if self._wedged else told)
 
-    def _gone(self, reason: str) -> None:
-        """It never says anything again. What it had said before counts."""
+    def _hear_all(self) -> None:
+        """What it had said before it was gone counts."""
         if self._channel is not None:
             self._channel.drain()
+
+    def _gone(self, reason: str) -> None:
+        """It never says anything again."""
         was = self.state
         self._close()
         self._fail_load(WorkerError(f"the worker for {self.variant.name} died: {reason}"))
