@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
+from trimtab.catalog import add
+from trimtab.catalog.assemble import Candidate, inspect, prove_all
 from trimtab.catalog.manifest import read
 
 TINY = Path(__file__).parent.parent / "tiny"
@@ -60,6 +65,83 @@ def test_a_second_add_extends_the_model_on_the_same_scale(tmp_path: Path, run_mo
     assert both[1]["quality"] < 0.95
     assert (out / "m/int4/model.onnx.data").is_file()
     assert run_models("verify", "m", "--models", out, "--files-only").code == 0
+
+
+def graph_of(folder: Path) -> tuple[str, bytes]:
+    """The second graph that the manifest names for a variant, and its bytes."""
+    variant = next(v for v in read(folder.parent).variants if v.folder == folder.name)
+    return variant.indices_graph, (folder / variant.indices_graph).read_bytes()
+
+
+def with_an_earlier_graph(folder: Path) -> None:
+    """As if an earlier release had written the second graph of a published variant."""
+    model = onnx.load(str(folder / "model.indices.onnx"), load_external_data=False)
+    model.producer_name = "an earlier release"
+    data = model.SerializeToString()
+    (folder / "model.indices.onnx").write_bytes(data)
+    manifest = folder.parent / "model.yaml"
+    text = manifest.read_text()
+    lines = text.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.strip() == "model.indices.onnx:")
+    lines[at + 1] = f"      bytes: {len(data)}"
+    lines[at + 2] = f"      sha256: {sha256(data).hexdigest()}"
+    manifest.write_text("\n".join(lines) + "\n")
+
+
+def test_variants_that_are_there_keep_the_graph_that_their_manifest_names(
+    tmp_path: Path, run_models: Run
+) -> None:
+    built = variant_copies(tmp_path / "built", "int8", "int4")
+    out = tmp_path / "models"
+    options = ("--models", out, "--id", "m", "--copy", "--json")
+    run_models("add", built / "int8", *options)
+    with_an_earlier_graph(out / "m/int8")
+    before = graph_of(out / "m/int8")
+
+    done = run_models("add", built / "int4", *options)
+
+    assert [v["name"] for v in done.json["model"]["variants"]] == ["int8", "int4"]
+    assert graph_of(out / "m/int8") == before
+    assert run_models("verify", "m", "--models", out, "--files-only").code == 0
+
+
+def test_one_that_is_added_again_has_the_new_graph_and_the_old_one_until_then(
+    tmp_path: Path, run_models: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = variant_copies(tmp_path / "built", "int8")
+    out = tmp_path / "models"
+    run_models("add", built / "int8", "--models", out, "--id", "m", "--copy")
+    with_an_earlier_graph(out / "m/int8")
+    _, before = graph_of(out / "m/int8")
+    files_then = []
+
+    def proven(*arguments: Any, **options: Any) -> Any:
+        files_then.append(run_models("verify", "m", "--models", out, "--files-only").code)
+        return prove_all(*arguments, **options)
+
+    monkeypatch.setattr(add, "prove_all", proven)
+    again = run_models("add", out / "m/int8", "--models", out, "--id", "m")
+    name, after = graph_of(out / "m/int8")
+
+    assert (again.code, files_then) == (0, [0])
+    assert after != before
+    assert [path.name for path in (out / "m/int8").glob("model.indices*")] == [name]
+    assert run_models("verify", "m", "--models", out, "--files-only").code == 0
+
+
+def test_one_for_other_hardware_is_left_to_the_engines_own_loop(
+    tmp_path: Path, progress: Any
+) -> None:
+    folder = variant_copies(tmp_path, "int8") / "int8"
+    config = json.loads((folder / "genai_config.json").read_text())
+    config["model"]["decoder"]["session_options"]["provider_options"] = [{"cuda": {}}]
+    (folder / "genai_config.json").write_text(json.dumps(config))
+
+    inspected = inspect(Candidate("int8", folder, "int8"), progress)
+
+    assert inspected.facts.providers == ("cuda",)
+    assert inspected.indices_graph == ""
+    assert "it is built for cuda, so only onnxruntime-genai's own loop" in progress.said[0]
 
 
 def test_fp16_builds_but_is_refused_when_it_is_proven(tmp_path: Path, run_models: Run) -> None:

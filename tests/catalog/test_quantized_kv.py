@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantized_kv import quantize_kv as give_quantized_kv
 
 from trimtab.catalog.build import BuildRequest, build_model
 from trimtab.catalog.graph import read_graph
@@ -115,3 +116,20 @@ def test_siblings_with_other_scales_do_not_read_each_others_kv(
 
     assert read_graph(Path(one.folder)).scales != read_graph(Path(other.folder)).scales
     assert one.fingerprint != other.fingerprint  # a hand-over between them computes KV again
+
+
+def test_kv_of_half_a_byte_has_a_second_graph_that_is_proven(
+    tmp_path: Path, run_models: Any
+) -> None:
+    prompt = [(7 * n) % 500 + 4 for n in range(200)]
+    (tmp_path / "built").mkdir()
+    give_quantized_kv(TINY / "int8", tmp_path / "built" / "int8_kv4", prompt, 4)
+    shutil.copytree(TINY / "fp32", tmp_path / "built" / "fp32")
+    models = tmp_path / "models"
+
+    done = run_models("add", tmp_path / "built", "--models", models, "--id", "m")
+    variant = load_catalog([models]).models["m"].variant("int8_kv4")
+
+    assert done.code == 0
+    assert variant is not None
+    assert (variant.kv_dtype, variant.indices_graph) == ("int4", "model.indices.onnx")

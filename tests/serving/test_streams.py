@@ -12,7 +12,7 @@ from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
 from trimtab.errors import EngineError, RequestError, ServingError, TrimtabError, WorkerError
 from trimtab.planner.faults import BARREN_ALLOWED
-from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share
+from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import Idle
 from trimtab.serving.gateway import Gateway
@@ -787,6 +787,21 @@ async def test_a_prompt_whose_tokenizing_loses_its_worker_is_tried_again(scene: 
     await scene.ask()
 
     assert worker.of(Start)[0].prompt == [1, 2]
+
+
+async def test_what_stays_of_a_prompt_is_asked_again_of_another_worker(scene: Scene) -> None:
+    knobs = replace(carrying().knobs, window=Window(True, None))
+    scene.configure(replace(carrying(), knobs=knobs))
+    worker = scene.serving(0, "kv")
+    system = list(range(1, 40))
+    prompt = [*system, 500, 501]
+    worker.renders = [prompt, WorkerError("gone"), prompt, [*system, 999]]
+    stream = await scene.ask(
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    )
+
+    assert worker.renders == []
+    assert stream.view.keep == len(system)
 
 
 async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from trimtab.worker import attention
 from trimtab.worker.attention import Attention
 from trimtab.worker.decoder import Place
 from trimtab.worker.kv_decoder import KvDecoder
-from trimtab.worker.memory import resident_bytes
+from trimtab.worker.memory import Held
 from trimtab.worker.variant import read_variant
 
 FLASH_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
@@ -93,9 +93,10 @@ def held_around_the_last_piece() -> tuple[int, int]:
     prompt = (PROMPT * 4)[:LONG]
     for at in range(0, LONG - 64, 64):
         decoder.prefill(cache, prompt[at : at + 64], last=False)
-    before = resident_bytes()
+    held = Held()
+    before = held.resident_bytes()
     decoder.prefill(cache, prompt[-64:], last=True)
-    return before, resident_bytes()
+    return before, held.resident_bytes()
 
 
 def test_the_scores_of_a_prompt_are_given_back_with_its_last_piece() -> None:

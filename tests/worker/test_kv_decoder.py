@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,7 +25,13 @@ from trimtab.worker.generator import GeneratorDecoder
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.kv_graph import UnsuitableError, kv_type, refuse_ignored_window
-from trimtab.worker.variant import DecoderFacts, SlidingWindow, VariantFacts, read_variant
+from trimtab.worker.variant import (
+    DecoderFacts,
+    SessionOptions,
+    SlidingWindow,
+    VariantFacts,
+    read_variant,
+)
 from trimtab.workers.protocol import Load
 
 PROMPT = [(7 * n) % 500 + 4 for n in range(150)]
@@ -309,6 +316,28 @@ def test_a_closed_cache_leaves_nothing_mapped(kv: KvDecoder) -> None:
     assert mapped() == 0
     with pytest.raises(EngineError, match="closed"):
         kv.prefill(caches[0], [5], last=True)
+
+
+def test_a_segment_that_cannot_be_held_leaves_nothing_mapped(
+    kv: KvDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    before = Path("/proc/self/maps").read_text().count("trimtab-kv")
+    monkeypatch.setattr(os, "dup", refused)
+    with pytest.raises(EngineError, match="Too many open files"):
+        kv.open(Place(CONTEXT))
+
+    assert Path("/proc/self/maps").read_text().count("trimtab-kv") == before
+
+
+def test_a_variant_for_other_hardware_is_left_to_the_generator(folder: Path) -> None:
+    facts = read_variant(folder)
+    options = SessionOptions([{"cuda": {"enable_cuda_graph": "0"}}, {"cpu": {}}])
+    decoder = msgspec.structs.replace(facts.decoder, session_options=options)
+    with pytest.raises(UnsuitableError, match="built for cuda"):
+        KvDecoder(dataclasses.replace(facts, decoder=decoder), 1, CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,21 @@ def test_added_tokens_that_are_not_special_stand_for_themselves() -> None:
     assert len(vocabulary) == 8
 
 
+def test_runs_of_spaces_that_were_added_to_sentencepiece_are_spaces() -> None:
+    data = file(
+        model={"vocab": {"▁a": 0}},
+        decoder={"type": "Replace"},
+        added_tokens=[
+            {"id": 1, "content": "▁▁▁▁", "special": False},
+            {"id": 2, "content": "<▁>", "special": True},
+        ],
+    )
+    vocabulary = parse_vocabulary(data, "tokenizer.json")
+
+    assert text_of(vocabulary, [0, 1, 0]) == [" a", "    ", " a"]
+    assert vocabulary.name(2) == "<▁>"
+
+
 @pytest.mark.parametrize(
     ("data", "code", "says"),
     [

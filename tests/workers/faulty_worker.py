@@ -82,8 +82,8 @@ def load(sock: socket.socket, fault: str) -> int | None:
     ready = encode(Ready(0.1, "generator", "", 1, 2048, 512, [0]))
     for byte in ready:  # in the smallest pieces that there are
         sock.sendall(bytes([byte]))
-    if fault == "dies_when_ready":
-        time.sleep(0.1)
+    if fault in ("dies_when_ready", "dies_with_ready"):
+        time.sleep(0.1 if fault == "dies_when_ready" else 0)
         os.kill(os.getpid(), signal.SIGKILL)
     return None
 

@@ -150,6 +150,19 @@ async def test_a_process_that_died_before_its_turn_says_why_when_it_is_to_load(
     assert told.lost == []
 
 
+async def test_a_worker_that_dies_the_moment_it_is_ready_is_none(launch: Launch) -> None:
+    supervisor, told = supervised("dies_with_ready")
+    worker = supervisor.begin(launch)
+    loading = asyncio.ensure_future(supervisor.load(worker, None))
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # the controller does something else, and hears of both at once
+    with pytest.raises(WorkerError, match="died at once"):
+        await loading
+
+    assert supervisor.workers == ()
+    assert told.lost == []
+
+
 async def test_a_process_that_is_not_needed_after_all_is_ended(launch: Launch) -> None:
     supervisor, told = supervised("none")
     stopped, killed = supervisor.begin(launch), supervisor.begin(launch)

@@ -235,18 +235,19 @@ class _Conversation:
     """
 
     def __init__(self, decoder: Decoder, text: list[int]) -> None:
+        from trimtab.worker.memory import Held
+
+        self._held = Held()
         self._decoder = decoder
         self._text = text
         self._cache: Cache | None = None
         self._token = 0
 
     def do(self, ask: Ask) -> Answer:
-        from trimtab.worker.memory import resident_bytes
-
         begun_s = perf_counter()
         tokens = [self._begin(ask.prompt)] if ask.prompt else [*self._steps(ask.decode)]
         seconds = perf_counter() - begun_s
-        held = resident_bytes(self._decoder.committed_bytes)
+        held = self._held.resident_bytes(self._decoder.committed_bytes)
         if not tokens and self._cache is not None:
             self._decoder.close(self._cache)
         return Answer(seconds, tuple(tokens), held)

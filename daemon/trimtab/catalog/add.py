@@ -24,6 +24,7 @@ from trimtab.catalog.build import BuildResult
 from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space, copy_bytes
 from trimtab.catalog.graph import GENAI_CONFIG
+from trimtab.catalog.indices import other_graphs
 from trimtab.catalog.manifest import Manifest
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.publish import publish, write_manifest
@@ -91,6 +92,9 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
         write_manifest(manifest, target)
     else:
         publish(manifest, candidates, target)
+    for variant in manifest.variants:
+        for path in other_graphs(target / variant.folder, variant.indices_graph):
+            path.unlink(missing_ok=True)
     added = tuple(entry.name for entry in candidates if entry.name in names)
     return BuildResult(target, manifest, added, tuple(refused))
 
@@ -133,13 +137,16 @@ def default_id(folders: Sequence[Path]) -> str:
 def _candidates(
     folders: Sequence[Path], target: Path, copy: bool, there: Manifest | None
 ) -> list[Candidate]:
-    options = {entry.name: entry.build_options for entry in there.variants} if there else {}
+    variants = {entry.name: entry for entry in there.variants} if there else {}
     candidates: list[Candidate] = []
     for folder in folders:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-._") or "variant"
         inside = folder.parent == target
         place = name if copy or inside else str(folder)
-        candidates.append(Candidate(name, folder, place, options.get(name, {})))
+        before = variants.get(name)
+        options = before.build_options if before else {}
+        published = before.indices_graph if before and target / before.folder == folder else ""
+        candidates.append(Candidate(name, folder, place, options, second_graph=published))
     names = [candidate.name for candidate in candidates]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled:

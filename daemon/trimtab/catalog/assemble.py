@@ -17,7 +17,7 @@ from trimtab.catalog.progress import Progress
 from trimtab.catalog.proof import Proof, evaluation_text, prove
 from trimtab.errors import BuildError, CatalogError
 
-OWN_KV_DTYPES: Final = ("float32", "float16", "int8")
+OWN_KV_DTYPES: Final = ("float32", "float16", "int8", "int4")
 PRECISION_ORDER: Final = ("fp32", "bf16", "fp16", "int8", "int4")
 
 
@@ -33,6 +33,8 @@ class Candidate:
         known: What was measured before; None for a new one.
         measured_against: The reference of that measurement.
         origin: The Hugging Face folder that it was built from, where that is at hand.
+        second_graph: File name of the graph with `logits_indices` that the manifest names.
+        stays: True for one that is there already: its files aren't touched.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Candidate:
     known: Variant | None = None
     measured_against: str = ""
     origin: Path | None = None
+    second_graph: str = ""
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ def kept_candidates(target: Path, there: Manifest | None) -> list[Candidate]:
             variant.build_options,
             variant if variant.proven else None,
             against,
+            second_graph=variant.indices_graph,
+            stays=True,
         )
         for variant in there.variants
     ]
@@ -124,24 +130,38 @@ def inspect(candidate: Candidate, progress: Progress) -> Inspected:
     facts = read_graph(candidate.folder)
     refuse_wrong(candidate.folder, facts, candidate.origin)
     tokenizer = tokenizer_sha256(candidate.folder)
-    unknown = sorted(set(facts.inputs) - {"input_ids", "attention_mask"})
-    indices_graph = ""
-    obstacle = ""
-    if unknown:
-        obstacle = f"its graph also wants {', '.join(unknown)}"
-    elif facts.kv_dtype not in OWN_KV_DTYPES:
-        obstacle = f"its KV cache is of type {facts.kv_dtype}"
-    else:
-        try:
-            indices_graph = write_indices_graph(candidate.folder, facts.graph, facts.kv.head_size)
-        except CatalogError as error:
-            obstacle = error.message
+    if candidate.stays and (candidate.folder / candidate.second_graph).is_file():
+        return Inspected(candidate, facts, tokenizer, candidate.second_graph)
+    obstacle = _only_for_the_generator(facts)
     if obstacle:
         progress.say(
             f"{candidate.name}: {obstacle}, so only onnxruntime-genai's own loop can run it, "
             "and conversations are replayed when they come or go."
         )
+        return Inspected(candidate, facts, tokenizer, "")
+    try:
+        indices_graph = write_indices_graph(
+            candidate.folder, facts.graph, facts.kv.head_size, candidate.second_graph
+        )
+    except CatalogError as error:
+        progress.say(
+            f"{candidate.name}: {error.message}, so it has no second graph, and a prompt is read "
+            "a sixth slower."
+        )
+        indices_graph = ""
     return Inspected(candidate, facts, tokenizer, indices_graph)
+
+
+def _only_for_the_generator(facts: GraphFacts) -> str:
+    """Why the decoder that owns its KV can't run the graph; empty if it can."""
+    unknown = sorted(set(facts.inputs) - {"input_ids", "attention_mask"})
+    if facts.providers:
+        return f"it is built for {' and '.join(facts.providers)}"
+    if unknown:
+        return f"its graph also wants {', '.join(unknown)}"
+    if facts.kv_dtype not in OWN_KV_DTYPES:
+        return f"its KV cache is of type {facts.kv_dtype}"
+    return ""
 
 
 def check_same_model(inspected: Sequence[Inspected]) -> None:

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from trimtab.catalog.manifest import Kv, KvDtype, Rope
+from trimtab.domain.models import CPU_PROVIDERS
 from trimtab.errors import CatalogError
 
 KV_TYPES: Final[dict[int, KvDtype]] = {
@@ -54,6 +55,7 @@ class GraphFacts:
         rope_until: Tokens up to which the graph turns keys by the same factors; beyond, it turns
             new ones by others (longrope). None if they never change, 0 if it can't be read.
         inputs: Inputs of the graph other than the cache's.
+        providers: Execution providers other than the CPU's that it is built for.
         files: Names of the files that the graph needs, its own first.
         operators: Kinds of nodes in it.
         windows: How many tokens each attention node sees, in the graph's order; 0 for all.
@@ -71,6 +73,7 @@ class GraphFacts:
     rope: Rope
     rope_until: int | None
     inputs: tuple[str, ...]
+    providers: tuple[str, ...]
     files: tuple[str, ...]
     operators: frozenset[str]
     windows: tuple[int, ...]
@@ -112,11 +115,20 @@ def read_graph(folder: Path) -> GraphFacts:
         rope=_rope(graph, folder),
         rope_until=_rope_until(graph),
         inputs=tuple(i.name for i in graph.input if not i.name.startswith("past_")),
+        providers=_providers(decoder),
         files=(name, *external),
         operators=frozenset(node.op_type for node in graph.node),
         windows=_windows(graph),
         scales=_scales(graph, folder),
     )
+
+
+def _providers(decoder: Any) -> tuple[str, ...]:
+    """Those of the configuration's decoder; what isn't of their kind is left to the engine."""
+    options = decoder.get("session_options")
+    entries = options.get("provider_options") if isinstance(options, dict) else None
+    named = [name for entry in entries or () if isinstance(entry, dict) for name in entry]
+    return tuple(name for name in named if name.lower() not in CPU_PROVIDERS)
 
 
 def load_graph(path: Path) -> Any:

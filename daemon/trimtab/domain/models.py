@@ -24,6 +24,9 @@ KV_DTYPE_BYTES: Final[dict[str, float]] = {
 }
 """Bytes of one number in a KV cache, by its type. int4 packs two into a byte."""
 
+CPU_PROVIDERS: Final = ("cpu", "cpuexecutionprovider")
+"""Names of the engine's execution provider that needs no other hardware, in small letters."""
+
 SCALED_QUERIES: Final = "trimtab.scaled_queries"
 """What the catalog writes into a graph whose attention has its queries scaled, for the worker."""
 

@@ -361,8 +361,9 @@ class Dispatcher:
         """The point is in force: pace and context first, then the streams."""
         if point.pace_ratio < 1 or self.point.pace_ratio < 1:
             worker.send(Pace(ratio=point.pace_ratio))
-        self.point = _with_what_drafts(point, worker)
-        _speculate(worker, self.point.speculation)
+        in_force = _with_what_drafts(point, worker)
+        _speculate(worker, in_force.speculation)
+        self.point = in_force
         self._context_changed(point.context)
         if self._streams.active is not worker:
             self._streams.attach(worker)

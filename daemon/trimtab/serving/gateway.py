@@ -117,8 +117,7 @@ class Gateway:
         """A stream with its prompt, and with KV to begin with if there is any."""
         if self.on_request is not None:
             self.on_request()
-        prompt, worker = await self._render(request, policy.admission.max_wait_s)
-        view = await self._view(request, policy, prompt, worker)
+        prompt, view, worker = await self._read(request, policy)
         stream = self._stream(request, policy, prompt, view, arrived_s)
         await self._carrier.prepare(stream, worker)
         return stream
@@ -160,7 +159,11 @@ class Gateway:
     async def _view(
         self, request: GenerationRequest, policy: Policy, prompt: list[int], worker: Worker
     ) -> View:
-        """Whether a conversation may go on past the context, and what stays of it then."""
+        """Whether a conversation may go on past the context, and what stays of it then.
+
+        Raises:
+            WorkerError: The worker is gone, or does not answer in time.
+        """
         window = policy.knobs.window
         if not window.shift:
             return WHOLE
@@ -192,10 +195,11 @@ class Gateway:
             )
         return self._policy, self._model
 
-    async def _render(
-        self, request: GenerationRequest, max_wait_s: float
-    ) -> tuple[list[int], Worker]:
-        """The prompt's tokens, and the worker that made them."""
+    async def _read(
+        self, request: GenerationRequest, policy: Policy
+    ) -> tuple[list[int], View, Worker]:
+        """The prompt's tokens, what stays of them in a full window, and the worker that told."""
+        max_wait_s = policy.admission.max_wait_s
         deadline_s = self._clock.monotonic_s() + max_wait_s
         attempts = 0
         while True:
@@ -211,10 +215,8 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 )
             try:
-                known = self._carrier.known(request)
-                prompt = await render(request, worker, max_wait_s, known)
-                if known and len(prompt) >= self._context:  # the tokenizer's way may be shorter
-                    prompt = await render(request, worker, max_wait_s)
+                prompt = await self._tokens(request, worker, max_wait_s)
+                return prompt, await self._view(request, policy, prompt, worker), worker
             except SilentWorkerError as error:
                 raise ServingError(
                     f"the worker has not tokenized the prompt within {max_wait_s:.0f} s",
@@ -227,8 +229,15 @@ class Gateway:
                     raise ServingError(
                         f"the prompt could not be tokenized: {error.message}", code="worker_failed"
                     ) from error
-            else:
-                return prompt, worker
+
+    async def _tokens(
+        self, request: GenerationRequest, worker: Worker, max_wait_s: float
+    ) -> list[int]:
+        known = self._carrier.known(request)
+        prompt = await render(request, worker, max_wait_s, known)
+        if known and len(prompt) >= self._context:  # the tokenizer's way may be shorter
+            return await render(request, worker, max_wait_s)
+        return prompt
 
 
 def _in_the_models_way(request: GenerationRequest, model: ModelSpec) -> GenerationRequest:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trimtab.domain.prefix import common_prefix
-from trimtab.errors import RequestError, WorkerError
+from trimtab.errors import RequestError
 from trimtab.serving.requests import GenerationRequest
 from trimtab.workers.worker import Worker
 
@@ -54,7 +54,10 @@ async def beginning(
     prompt, tools, and what the template puts there by itself.
 
     Returns:
-        0 for a completion, and where it can't be told.
+        0 for a completion, and where the template takes no other message.
+
+    Raises:
+        WorkerError: The worker is gone, or does not answer in time.
     """
     messages = list(request.messages or ())
     first = next((n for n, one in enumerate(messages) if not _stands_before(one)), None)
@@ -65,7 +68,7 @@ async def beginning(
     cut = [*messages[:first], {"role": messages[first].get("role"), "content": other}]
     try:
         tokens = await render(replace(request, messages=cut, guide=None), worker, timeout_s)
-    except (RequestError, WorkerError):
+    except RequestError:
         return 0
     return common_prefix(prompt, tokens)
 

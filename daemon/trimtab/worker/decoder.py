@@ -47,7 +47,7 @@ class Moving(Protocol):
 
 
 class InterruptedRunError(EngineError):
-    """A run of the engine was given up as `Decoder.interrupt` asked; the caches are as before."""
+    """A run of the engine was given up as `Decoder.interrupt` asked; lengths say what is there."""
 
     code = "interrupted"
 

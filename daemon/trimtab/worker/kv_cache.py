@@ -44,8 +44,12 @@ class KvCache:
         if valid > self.capacity:
             raise EngineError(f"the segment has {self.capacity} positions, not {valid}")
         self.length = valid
-        self._mapping: Mapping = map_file(descriptor, size)
-        self._descriptor = os.dup(descriptor)
+        self._descriptor = _another(descriptor)
+        try:
+            self._mapping: Mapping = map_file(descriptor, size)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         self._in_memory = _is_memory(descriptor)
         self._bindings: dict[KvGraph, Binding] = {}
 
@@ -98,6 +102,15 @@ class KvCache:
             self._mapping.close()
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _another(descriptor: int) -> int:
+    try:
+        return os.dup(descriptor)
+    except OSError as error:
+        raise EngineError(
+            f"the segment can't be held: {error.strerror}", code="out_of_descriptors"
+        ) from error
 
 
 def _is_memory(descriptor: int) -> bool:

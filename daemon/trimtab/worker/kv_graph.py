@@ -79,6 +79,7 @@ class KvGraph:
     """
 
     def __init__(self, facts: VariantFacts, threads: int, indices_graph: str, context: int) -> None:
+        refuse_other_providers(facts)
         refuse_ignored_window(facts)
         path = facts.folder / (indices_graph or facts.decoder.filename)
         if not path.is_file():
@@ -253,6 +254,16 @@ def kv_type(decoder: DecoderFacts, inputs: dict[str, Any]) -> KvType:
         packed = 2 if kind == "tensor(uint8)" else 1  # two int4 in a byte
         size = decoder.head_size // packed
     return KvType(decoder.num_hidden_layers, heads, size, _TYPES[kind])
+
+
+def refuse_other_providers(facts: VariantFacts) -> None:
+    """Refuse graphs that are built for other hardware than the CPU.
+
+    Raises:
+        UnsuitableError: The variant's configuration names another execution provider.
+    """
+    if facts.decoder.providers:
+        raise UnsuitableError(f"it is built for {' and '.join(facts.decoder.providers)}")
 
 
 def refuse_ignored_window(facts: VariantFacts) -> None:

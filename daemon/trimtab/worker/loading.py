@@ -21,7 +21,6 @@ from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Decoder, Place
 from trimtab.worker.guides import Guides
 from trimtab.worker.loop import Loop
-from trimtab.worker.memory import resident_bytes
 from trimtab.worker.sampling import Logits
 from trimtab.worker.stream import Language
 from trimtab.worker.tokenizer import Tokenizer
@@ -88,7 +87,7 @@ def _load(channel: Channel, request: Load, begun_s: float) -> Loop:
             load_s=perf_counter() - begun_s,
             decoder=choice.decoder.name,
             decoder_reason=choice.reason,
-            resident_bytes=resident_bytes(),
+            resident_bytes=loop.held.resident_bytes(),
             context=context,
             vocabulary=facts.vocabulary,
             eos=sorted(facts.eos),

@@ -26,7 +26,7 @@ from trimtab.worker.faults import told
 from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
 from trimtab.worker.listening import Listener
-from trimtab.worker.memory import resident_bytes
+from trimtab.worker.memory import Held
 from trimtab.worker.speculation import Experience
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
@@ -80,6 +80,7 @@ class Loop:
         context: int,
     ) -> None:
         self._channel = channel
+        self.held = Held()
         self._decoder = decoder
         self._tokenizer = tokenizer
         self._language = language
@@ -171,7 +172,7 @@ class Loop:
             case Speculate():
                 self._speculate(message.mode)
             case Ping():
-                held = resident_bytes(self._decoder.committed_bytes)
+                held = self.held.resident_bytes(self._decoder.committed_bytes)
                 statistics = Pong(message.id, held, self._turns.tokens, self._turns.busy_s)
                 self._channel.put(statistics)
             case Stop():

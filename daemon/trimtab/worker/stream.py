@@ -135,6 +135,7 @@ class Stream:
         self._language = language
         self._descriptor = descriptor
         self._guided = guided
+        self._shown = shown
         self._detokenizer = Detokenizer(language.vocabulary, shown)
         self._stops = StopScanner(start.stop)
         self._sampler = Sampler(start.sampling, start.prompt, language.size)
@@ -272,8 +273,9 @@ class Stream:
         self._sampler.observe(token)
         if self._guided is not None:
             self._guided.accept(token)
-        cut = self._stops.feed(self._detokenizer.feed(token))
         end_of_answer = token in self._language.eos and not self._start.ignore_eos
+        silent = end_of_answer and token not in self._shown  # whether marked as special or not
+        cut = self._stops.feed("" if silent else self._detokenizer.feed(token))
         complete = self._guided is not None and self._guided.complete
         if cut.stopped or end_of_answer or complete:
             self.ended = EndReason.STOP

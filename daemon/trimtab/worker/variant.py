@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from trimtab.domain.models import CPU_PROVIDERS
 from trimtab.errors import LoadError
 
 CONFIG_NAME: Final = "genai_config.json"
@@ -39,6 +40,16 @@ class DecoderNames(msgspec.Struct, frozen=True):
     logits: str = "logits"
 
 
+class SessionOptions(msgspec.Struct, frozen=True):
+    """How the engine is to run it.
+
+    Attributes:
+        provider_options: Execution providers, best first, each by its name with its options.
+    """
+
+    provider_options: list[dict[str, Any]] = []
+
+
 class DecoderFacts(msgspec.Struct, frozen=True):
     """The graph that decodes, as its builder described it."""
 
@@ -50,6 +61,13 @@ class DecoderFacts(msgspec.Struct, frozen=True):
     inputs: DecoderNames = DecoderNames()
     outputs: DecoderNames = DecoderNames()
     sliding_window: SlidingWindow | None = None
+    session_options: SessionOptions = SessionOptions()
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Execution providers other than the CPU's that it is built for."""
+        named = (name for entry in self.session_options.provider_options for name in entry)
+        return tuple(name for name in named if name.lower() not in CPU_PROVIDERS)
 
 
 class _Model(msgspec.Struct):

@@ -77,13 +77,20 @@ class Vocabulary:
     def raw_bytes(self, token: int) -> bytes:
         """The token's bytes, those of special tokens too."""
         if token in self._added:
-            return self._added[token].encode()
+            return self._added_bytes(token)
         if not 0 <= token < len(self._ends) - 1:
             return b""
         piece = self._block[self._ends[token] : self._ends[token + 1]].decode()
         if self._byte_level:
             return _from_byte_level(piece)
         return _from_sentencepiece(piece)
+
+    def _added_bytes(self, token: int) -> bytes:
+        """Runs of spaces can be added tokens, which the decoder turns into spaces like others."""
+        text = self._added[token]
+        if self._byte_level or token in self._special:
+            return text.encode()
+        return text.replace(_WORD_START, " ").encode()
 
     def name(self, token: int) -> str:
         """The token as text for people, with a replacement character for a part of a character."""

@@ -237,6 +237,8 @@ class Worker:
                 self.send(self._what_to_load())
             async with asyncio.timeout(timeout_s):
                 self.ready = await self._loaded
+            if not self.alive or self.hangs:
+                raise WorkerError(f"variant {name} loaded, and its worker died at once")
         except TimeoutError as error:
             await self.kill()
             told = f"variant {name} did not load within {timeout_s:.0f} s"
