@@ -16,6 +16,7 @@ The tree::
     │   └── ContextError      more tokens than the context holds
     ├── WorkerError           a worker process died, hung or broke the protocol
     │   ├── SilentWorkerError it lives and does not answer in time
+    │   ├── HangingWorkerError its process keeps what it holds, whatever it is sent
     │   └── DraftError        it died or was late while it loaded a draft, which may be why
     ├── ServingError          a request can't be served now (HTTP 429, 503)
     ├── SocketTakenError      a living daemon answers on the socket
@@ -137,6 +138,12 @@ class SilentWorkerError(WorkerError):
     """A worker lives and does not answer in time."""
 
     code = "worker_silent"
+
+
+class HangingWorkerError(WorkerError):
+    """A worker is gone, and its process keeps what it holds: not even SIGKILL ends it."""
+
+    code = "worker_hangs"
 
 
 class DraftError(WorkerError):

@@ -269,12 +269,33 @@ def test_a_write_that_was_never_made_leaves_the_budget() -> None:
     claim = Claim(100.0, 6)
     budget.count(claim)
     full = budget.has_room(1, 100.0)
-    budget.uncount(claim)
-    budget.uncount(claim)
+    budget.settle(claim)
+    budget.settle(claim)
 
     assert not full
     assert budget.has_room(6, 100.0)
     assert not budget.has_room(7, 100.0)
+
+
+async def test_of_a_running_conversation_what_it_has_written_is_kept_and_not_its_space(
+    tmp_path: Path,
+) -> None:
+    life = Life(tmp_path, SetClock())
+    claim = Claim(life.clock.monotonic, LIMIT // 2, fills=True)
+    life.budget.count(claim)
+    await life.tick()
+    claim.filled_bytes = LIMIT // 4
+    grown = await life.tick()
+    killed = Life(tmp_path, life.clock).budget.spent_bytes
+    living = life.budget.spent_bytes
+    life.budget.settle(claim)
+    life.budget.settle(claim)
+    await life.kept.close()
+
+    assert grown
+    assert (killed, living) == (LIMIT // 4, LIMIT // 2)
+    assert life.budget.spent_bytes == LIMIT // 4
+    assert Life(tmp_path, life.clock).budget.spent_bytes == LIMIT // 4
 
 
 def test_the_boot_of_a_system_is_known_by_its_id(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class FakeWorker:
         self.sent: list[ToWorker] = []
         self.descriptors: list[int] = []
         self.alive = True
+        self.hangs = False
         self.tokens = 0
         self.renders: list[Exception | list[int]] = []
 

@@ -39,9 +39,9 @@ from trimtab.errors import ServingError
 from trimtab.policy.compiled import Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.runtime.daemon import Daemon
 from trimtab.serving.carrier import Carrier
-from trimtab.serving.claims import shape_of
+from trimtab.serving.claims import Lease, shape_of
 from trimtab.serving.disk import FileSegment, KvDisk, write_back
-from trimtab.serving.pool import GRANT_TOKENS
+from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.rest import FIRST_S
 from trimtab.serving.running_kv import WRITE_BACK_TOKENS
 from trimtab.serving.segments import Segment
@@ -418,6 +418,96 @@ async def test_space_for_a_move_that_did_not_happen_is_not_in_the_daily_budget(
 
         assert "no room for a running conversation" in refused
         assert left == ""
+
+
+async def test_space_that_a_running_conversation_did_not_use_goes_back_to_the_daily_budget(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=1500)
+        space, claimed = pages_of(tiny, stream.most_positions), disk.writes.spent_bytes
+        await rig.read(stream, answer, 60)
+        stream.cancel()
+        await rig.until(lambda: rig.daemon.pool.ledger().filed == 0)
+        spent = disk.writes.spent_bytes
+
+        assert claimed == space
+        assert pages_of(tiny, len(stream.prompt)) <= spent < space // 2
+
+
+async def test_so_does_what_one_that_comes_home_did_not_use(tiny: ModelSpec, disk: KvDisk) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream, answer = await moved(rig, after=20, max_tokens=1500)
+        space, claimed = pages_of(tiny, stream.most_positions), disk.writes.spent_bytes
+        await rig.read(stream, answer, 60)
+        await place(rig, KvPlacement.MEMORY)
+        await rig.until(lambda: not on_disk(stream))
+        spent = disk.writes.spent_bytes
+
+        assert claimed == space
+        assert pages_of(tiny, len(stream.prompt)) <= spent < space // 2
+
+
+async def test_moves_that_fail_spend_nothing_of_the_daily_budget(
+    tiny: ModelSpec, disk: KvDisk
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        stream = await ask(rig)
+        answer = await rig.read(stream, tokens=20)
+        disk.configure(64 * MIB, pages_of(tiny, stream.most_positions))
+        with no_more_mappings(rig.worker_pid):
+            reasons = [await rig.daemon.dispatcher.running_kv.to_disk() for _ in range(3)]
+        spent = disk.writes.spent_bytes
+        again = await rig.daemon.dispatcher.running_kv.to_disk()
+        await rig.read(stream, answer)
+
+        assert all("can't be mapped" in reason for reason in reasons)
+        assert spent == 0
+        assert again == ""
+
+
+async def test_a_last_rung_that_is_used_again_and_again_stays_open(disk: KvDisk) -> None:
+    pool = Pool(disk)
+    space, used = 4096 * SHAPE.token_bytes, 300
+    disk.configure(2 * space, 3 * space)
+    memory = Lease(Segment(SHAPE, 4096), "same", None)
+    refused = []
+    for _ in range(20):
+        refused.append(disk.room_for(space, 1.0))
+        claim = disk.claim(space, 1.0, fills=True)
+        lease = pool.lend(disk.new_segment(claim, SHAPE, 4096, 4096), memory)
+        lease.valid = used
+        lease.rewind(100)  # a hand-over by replay: what was written before counts all the same
+        pool.drop(lease)
+    memory.segment.close()
+    written = SHAPE.committed_bytes(used, 4096, mmap.PAGESIZE)
+
+    assert refused == [""] * 20
+    assert disk.writes.spent_bytes == 20 * written
+    assert disk.stored_bytes == 0
+
+
+async def test_kv_that_is_to_be_computed_again_is_so_after_a_move_that_a_hand_over_came_before(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny, placing(slow=True), disk=disk) as rig:
+        first, _ = await two_talking(rig)
+        make, lease, files = KvDisk.new_segment, first.lease, list[FileSegment]()
+        assert lease is not None
+
+        def made(*args: Any) -> FileSegment:
+            if files:  # the first one waits in its turn, with a file that is ready
+                lease.written_by("int4")  # as a hand-over does it
+            files.append(make(*args))
+            return files[-1]
+
+        monkeypatch.setattr(KvDisk, "new_segment", made)
+        reason = await rig.daemon.dispatcher.running_kv.to_disk()
+
+        assert reason == ""
+        assert on_disk(first)
+        assert first.lease is not None
+        assert first.lease.writers == ("fp32", "int4")
 
 
 async def test_two_who_move_the_same_conversation_spend_the_daily_budget_once(

@@ -875,3 +875,112 @@ async def test_what_ends_in_doubt_leaves_nothing_behind(scene: Scene) -> None:
     assert stream.done
     assert scene.pool.ledger().idle_count == 0
     assert scene.pool.ledger().leased == 0
+
+
+# ---------------------------------------------------------------- what it begins with
+
+
+async def beginning(tiny: ModelSpec) -> tuple[Scene, Any, Any]:
+    """A stream that has begun with 299 positions of the turn before, and has no token yet."""
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    said = list(range(1, 300))
+    worker.renders = [said, [*said, 5, 6]]
+    await ended(scene, worker, 299)
+    stream: Any = await scene.ask()
+    assert stream.cached_tokens == 299
+    return scene, worker, stream
+
+
+async def served(scene: Scene, worker: Any, stream: Any) -> int:
+    """The cached tokens of its answer."""
+    scene.streams.said(worker, Tokens(stream.id, 0, [7], "a"))
+    scene.streams.said(worker, Finished(stream.id, "stop"))
+    await stream.next(1)
+    end = await stream.next(1)
+    assert isinstance(end, Ended)
+    return end.usage.cached_tokens
+
+
+async def test_what_is_computed_after_all_before_the_first_token_was_not_cached(
+    tiny: ModelSpec,
+) -> None:
+    scene, worker, stream = await beginning(tiny)
+    scene.streams.doubt(stream)
+    scene.streams.said(worker, Detached(stream.id, 0))
+    (_, again) = [start for start in worker.of(Start) if start.stream == stream.id]
+
+    assert again.valid == 0
+    assert await served(scene, worker, stream) == 0
+
+
+async def test_nor_is_what_a_hand_over_has_computed_again(tiny: ModelSpec) -> None:
+    scene, worker, stream = await beginning(tiny)
+    scene.streams.release(worker)
+    other = scene.serving(2, "generator")
+    scene.streams.said(worker, Detached(stream.id, 0))
+
+    assert await served(scene, other, stream) == 0
+
+
+async def test_what_a_dead_worker_had_read_of_the_prompt_was_not_cached_before(
+    tiny: ModelSpec,
+) -> None:
+    scene, worker, stream = await beginning(tiny)
+    scene.streams.said(worker, Progress(stream.id, 300, 301))
+    scene.streams.lost(worker)
+    other = scene.serving(0, "kv")
+    (start,) = other.of(Start)
+
+    assert start.valid == 300
+    assert await served(scene, other, stream) == 299
+
+
+@pytest.mark.parametrize("to", [(0, "generator"), (0, "kv"), (2, "kv")])
+async def test_who_has_not_begun_and_loses_its_kv_is_as_it_came(
+    tiny: ModelSpec, to: tuple[int, str]
+) -> None:
+    replay = Handover(Carry.REPLAY, Carry.REPLAY, 60.0)
+    scene = Scene(tiny, replace(carrying(), handover=replay))
+    worker = scene.serving(0, "kv")
+    said = list(range(1, 300))
+    worker.renders = [said, [*said, 5, 6]]
+    await ended(scene, worker, 299)
+    scene.configure(replace(with_admission(conversations=0), handover=replay))
+    stream: Any = await scene.ask()
+    stream.view = replace(stream.view, keep=4, dropped=100)  # as the other conversation's was
+    had = stream.source
+    scene.streams.release(worker)
+    other = scene.serving(*to)
+    scene.configure(replace(carrying(), handover=replay))
+    (start,) = other.of(Start)
+    kept = to == (0, "kv")
+
+    assert had is not None
+    assert start.dropped == (100 if kept else 0)
+    assert start.valid == (299 if kept else 0)
+    assert (stream.source is had) is kept
+
+
+# ---------------------------------------------------------------- a broken protocol
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [Finished(1, "stop"), Tokens(1, 1, [6], "b"), Detached(1, 1), Failed(1, "x", "y")],
+)
+async def test_nothing_counts_that_a_worker_says_behind_a_token_that_was_lost(
+    scene: Scene, behind: Any
+) -> None:
+    worker = scene.serving()
+    stream: Any = await scene.ask()
+    for message in (Tokens(stream.id, 0, [5], "a"), Tokens(stream.id, 2, [7], "c"), behind):
+        scene.streams.said(worker, message)
+    after = stream.done, list(stream.generated), stream.worker is worker
+    scene.streams.lost(worker)
+    (start,) = scene.serving().of(Start)
+
+    assert stream.id == behind.stream
+    assert after == (False, [5], True)
+    assert start.generated == [5]
+    assert len(scene.broken) == 1

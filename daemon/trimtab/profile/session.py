@@ -262,5 +262,8 @@ class Session:
         name = self.launch.variant.name
         self._heard.put_nowait(WorkerError(f"the worker for {name} died: {reason}"))
 
+    def worker_reaped(self, worker: Worker) -> None:
+        """Its loss has been told."""
+
     def worker_wrote(self, worker: Worker, line: str) -> None:
         """What libraries print says nothing about speed."""

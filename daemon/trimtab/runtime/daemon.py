@@ -302,7 +302,7 @@ class Daemon:
             told = {"variant": event.variant, "draft": event.draft, "reason": event.reason}
             self._log.warning("draft_failed", **told)
         if isinstance(event, ActionEnded):
-            self._ticks.tick(self.clock.monotonic_s())
+            self.look()
 
     def _follow(self, schedule: Schedule) -> None:
         self._reports.follow(schedule)
@@ -311,7 +311,8 @@ class Daemon:
     def _tick(self, snapshot: Snapshot) -> None:
         self.streams.expire()
         self._watch_workers()
-        pids = [worker.pid for worker in self.supervisor.workers if worker.pid is not None]
+        workers = (*self.supervisor.workers, *self.supervisor.hanging)
+        pids = [worker.pid for worker in workers if worker.pid is not None]
         if pids != self._watched:
             self._watched = pids
             self.sensors.watch_processes(pids)
@@ -424,6 +425,8 @@ class Daemon:
         self.streams.lost(worker)
         if serving:
             self.dispatcher.lost(worker)
+            if worker.hangs:
+                self.look()  # what it holds doesn't come back as it does from one that has ended
             now = self.clock.monotonic_s()
             self.controller.post(WorkerLost(now, name, reason, worker.tokens))
 

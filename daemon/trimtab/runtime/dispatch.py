@@ -36,6 +36,7 @@ from trimtab.domain.knobs import (
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.errors import (
     DraftError,
+    HangingWorkerError,
     LateLoadError,
     LoadError,
     ServingError,
@@ -358,6 +359,9 @@ class Dispatcher:
                 # The new process starts meanwhile; what takes memory waits until it has come back.
                 await self._retire(old, wait_for_memory=True)
                 self.point = PARKED
+                if old.hangs:
+                    told = f"process {old.pid} of {old.variant.name} keeps its memory: it hangs"
+                    raise HangingWorkerError(told)
                 old = None
             await self._load(new)
         except BaseException:
@@ -471,8 +475,8 @@ def _serves(worker: Worker, point: OperatingPoint) -> bool:
 
 
 def _at_fault(action: Action, error: TrimtabError) -> str | None:
-    """The variant that didn't load; None if it may be its draft's fault."""
-    if not isinstance(action, SwitchWorker) or isinstance(error, DraftError):
+    """The variant that didn't load; None if it may be whole."""
+    if not isinstance(action, SwitchWorker) or isinstance(error, DraftError | HangingWorkerError):
         return None
     return action.point.variant
 

@@ -387,7 +387,7 @@ class Overview:
                 rereads=worker.ready.rereads if worker.ready is not None else "",
                 draft_lost=worker.draft_lost,
             )
-            for worker in self._daemon.supervisor.workers
+            for worker in (*self._daemon.supervisor.workers, *self._daemon.supervisor.hanging)
         ]
 
     def _checked(self, name: str, value: str | int | float) -> tuple[Knob, str | int | float]:

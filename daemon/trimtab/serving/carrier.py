@@ -77,6 +77,7 @@ class Carrier:
         if lease is None:
             stream.lease = self._lease(stream, model, variant)
         elif not self._refused(model, variant).isdisjoint(lease.writers):
+            self._begin_anew(stream)
             lease.rewind(0)
             lease.writers = ()
         assert stream.lease is not None
@@ -100,6 +101,21 @@ class Carrier:
         stream.source = None
         self._drop(stream)
 
+    def leave_disk(self, streams: Sequence[Stream]) -> None:
+        """A worker hangs that had these: nobody goes on with their KV on disk, if they have any.
+
+        The disk is left alone for a while, also if their KV was on its way there.
+        """
+        disk, reason = self._pool.disk, "a worker hangs over a running conversation there"
+        for stream in streams:
+            stream.doubtful |= _is_on_disk(stream.lease)
+        if disk is not None and any(
+            _is_on_disk(lease) for one in streams for lease in (one.lease, one.moving)
+        ):
+            now = self._clock.monotonic_s()
+            disk.failed(reason, now)
+            disk.running.failed(reason, now)
+
     @property
     def on_its_way(self) -> bool:
         """Whether idle KV that can't make way now soon can."""
@@ -117,7 +133,6 @@ class Carrier:
         stream = next((stream for stream in reversed(waiting) if stream.lease is not None), None)
         if stream is not None:
             self._drop(stream)
-            stream.view, stream.source = stream.first_view, None
         return stream is not None
 
     def known(self, request: GenerationRequest) -> Sequence[int]:
@@ -166,10 +181,15 @@ class Carrier:
 
     def _drop(self, stream: Stream) -> None:
         if stream.lease is not None:
-            if not stream.variants:
-                stream.promised = max(stream.promised, stream.lease.valid)
+            self._begin_anew(stream)
             self._pool.drop(stream.lease)
             stream.lease = None
+
+    def _begin_anew(self, stream: Stream) -> None:
+        """What a stream was to begin with goes: if no worker has had it yet, it is as it came."""
+        if stream.lease is not None and not stream.variants:
+            stream.promised = max(stream.promised, stream.lease.valid)
+            stream.view, stream.source = stream.first_view, None
 
     def _refused(self, model: ModelSpec, variant: VariantSpec) -> frozenset[str]:
         """Variants whose KV the policy wants computed again by this one."""
@@ -182,6 +202,10 @@ class Carrier:
             if one.name != variant.name
             and (handover.up if variant.quality > one.quality else handover.down) is Carry.REPLAY
         )
+
+
+def _is_on_disk(lease: Lease | None) -> bool:
+    return lease is not None and lease.segment.on_disk
 
 
 def _shared(policy: Policy) -> bool:

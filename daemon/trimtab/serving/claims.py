@@ -57,6 +57,7 @@ class Lease:
 
     def rewind(self, tokens: int) -> None:
         """Nothing beyond its first tokens counts any more: the rest is computed again."""
+        self.segment.reached(self.valid)
         self.valid = min(self.valid, tokens)
         self.again += max(0, self.writing - self.valid)
         self.writing = min(self.writing, self.valid)
@@ -69,6 +70,7 @@ class Lease:
             How many tokens of it were before.
         """
         again, self.again = self.again, 0
+        self.segment.reached(self.valid)
         self.writing = self.valid
         return again
 

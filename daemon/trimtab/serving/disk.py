@@ -108,6 +108,11 @@ class FileSegment(Segment):
         """Memory that nobody else could have: none."""
         return 0
 
+    def reached(self, tokens: int) -> None:
+        """Its first positions may be on the disk: what has worn it counts for a day."""
+        size_bytes = min(self.predicted_bytes(tokens), self.claim.size_bytes)
+        self.claim.filled_bytes = max(self.claim.filled_bytes, size_bytes)
+
     def another_descriptor(self) -> int | None:
         """One for `write_back`, so that the segment may be closed meanwhile; None if it has been.
 
@@ -217,21 +222,29 @@ class KvDisk:
         most = self._quota_bytes - size_bytes
         return self.stored_bytes > most >= 0
 
-    def claim(self, size_bytes: int, at_s: float) -> Claim:
-        """Count a write before it is made."""
-        claim = Claim(at_s, size_bytes)
+    def claim(self, size_bytes: int, at_s: float, *, fills: bool = False) -> Claim:
+        """Count a write before it is made.
+
+        Args:
+            size_bytes: The most that it may come to.
+            at_s: Now.
+            fills: Whether it is written bit by bit (see `Claim`).
+        """
+        claim = Claim(at_s, size_bytes, fills=fills)
         self.writes.count(claim)
         self.stored_bytes += size_bytes
         return claim
 
     def unclaim(self, claim: Claim, left_bytes: int = 0) -> None:
-        """What was claimed takes no space, or none any more, but for so many bytes."""
+        """What was claimed takes no space, or none any more, but for so many bytes.
+
+        What has been written of it goes on counting.
+        """
         if claim.over:
             return
         claim.over = True
         self.stored_bytes -= claim.size_bytes - left_bytes
-        if not claim.written:
-            self.writes.uncount(claim)
+        self.writes.settle(claim)
 
     def wear(self, size_bytes: int, at_s: float) -> None:
         """Count what is written again, where there is space for it already."""

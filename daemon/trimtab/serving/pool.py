@@ -118,6 +118,7 @@ class Pool:
         """Give a stream's segment back to the system."""
         if lease in self._leases:
             self._leases.remove(lease)
+        lease.segment.reached(lease.valid)
         lease.segment.close()
 
     def retire(self, lease: Lease, tokens: Sequence[int], at_s: float, view: View = WHOLE) -> None:
@@ -125,6 +126,7 @@ class Pool:
 
         On disk it stays where it is, and counts once `seal` has been over it.
         """
+        lease.segment.reached(lease.valid)
         if self._most_tokens is not None:
             lease.valid = min(lease.valid, self._most_tokens)
         if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:

@@ -157,6 +157,8 @@ class Room:
             WorkerError: The worker is gone, or this process has no descriptor left; the target has
                 been given back.
         """
+        if stream.lease is not None:  # a hand-over may have come since the target was made
+            target.writers = stream.lease.writers
         stream.moving, stream.not_moved = target, ""
         order = Move(stream.id, view.dropped, segment=True, granted=target.granted)
         try:

@@ -225,7 +225,7 @@ class RunningKv:
         now = self._clock.monotonic_s()
         if reason := self._pool.room_on_disk(size_bytes, now):
             raise ServingError(reason, code="kv_disk_failed")
-        claim = disk.claim(size_bytes, now)
+        claim = disk.claim(size_bytes, now, fills=True)
         order = claim, memory.shape, memory.capacity, tokens
         try:
             segment = await _made(on_disk(disk.new_segment, *order))
@@ -255,8 +255,6 @@ class RunningKv:
                 self._streams.room.order(stream, worker, target, stream.view)
             except WorkerError:
                 continue  # it stays where it is, and `not_moved` says why
-            if isinstance(target.segment, FileSegment):
-                target.segment.claim.written = True
         deadline_s = self._clock.monotonic_s() + MOVE_DEADLINE_S
         while any(stream.moving is target for stream, target in targets):
             if self._clock.monotonic_s() > deadline_s:

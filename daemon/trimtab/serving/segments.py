@@ -122,6 +122,9 @@ class Segment:
                 self._punch(span.offset, span.length)
         return before - self.committed_bytes()
 
+    def reached(self, tokens: int) -> None:
+        """Its first positions have been written: in memory that wears nothing."""
+
     def copy_into(self, other: Segment, tokens: int) -> None:
         """Copy the first positions into another segment of the same shape and capacity.
 

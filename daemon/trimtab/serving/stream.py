@@ -254,6 +254,7 @@ class Stream:
 
     def served_by(self, worker: Worker, at_s: float) -> None:
         """A worker has it now."""
+        self._begins_with(self.lease.valid if self.lease is not None else 0)
         name = worker.variant.name
         if self.variants and self.variants[-1] != name:
             self.switches += 1
@@ -271,6 +272,7 @@ class Stream:
         self.view = view
         self.reading = True
         self.spent.cached = min(self.spent.cached, view.keep)
+        self._begins_with(view.keep)
         if self.lease is not None:
             self.lease.rewind(view.keep)
 
@@ -322,6 +324,13 @@ class Stream:
     def fail(self, error: TrimtabError, at_s: float) -> None:
         """The answer can't go on."""
         self._close(error, at_s)
+
+    def _begins_with(self, positions: int) -> None:
+        """So much of its KV is there as it begins, or begins again before its first token."""
+        if not self.variants:
+            self.cached_tokens = positions
+        elif not self.generated:
+            self.cached_tokens = min(self.cached_tokens, positions)
 
     def _add(self, text: str) -> None:
         if text:

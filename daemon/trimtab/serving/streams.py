@@ -87,6 +87,7 @@ class Streams:
         self._closing: dict[int, tuple[Stream, Worker]] = {}
         self._starved_s: float | None = None  # since when no stream can go on for want of room
         self._active: Worker | None = None
+        self._broken: set[Worker] = set()  # they have broken the protocol, and aren't gone yet
         self._policy: Policy | None = None
         self._turns = Turns()
         self.shed = 0
@@ -257,7 +258,15 @@ class Streams:
         return True
 
     def lost(self, worker: Worker) -> None:
-        """A worker is gone: its streams go on elsewhere from what was acknowledged."""
+        """A worker is gone: its streams go on elsewhere from what was acknowledged.
+
+        Where it hangs, the disk that some of them have their KV on may be why: that is computed
+        again.
+        """
+        self._broken.discard(worker)
+        if worker.hangs:
+            ended = [stream for stream, one in self._closing.values() if one is worker]
+            self._carrier.leave_disk([*self.on(worker), *ended])
         if self._active is worker:
             self._active = None
             self._attached.clear()
@@ -296,8 +305,12 @@ class Streams:
     # ------------------------------------------------------------ what workers say
 
     def said(self, worker: Worker, message: FromWorker) -> None:
-        """A worker's message about one of its streams; others' and late ones are ignored."""
-        if not isinstance(message, AboutStream):
+        """A worker's message about one of its streams; others' and late ones are ignored.
+
+        So is all that a worker says after it has broken the protocol: what is missing before it
+        isn't known.
+        """
+        if not isinstance(message, AboutStream) or worker in self._broken:
             return
         stream = self._streams.get(message.stream)
         if stream is None or stream.worker is not worker:
@@ -312,7 +325,7 @@ class Streams:
                 stream.prefilled(message)
             case Grow() | Full() | Moved() | Stayed():
                 if problem := self.room.said(stream, worker, message):
-                    self._protocol_broken(worker, problem)
+                    self._break_off(worker, problem)
             case Finished():
                 stream.computed(EngineTimes(message.prefill_s, message.decode_s))
                 stream.finish(FinishReason(message.reason), message.text, now)
@@ -335,11 +348,15 @@ class Streams:
         except WorkerError:
             self._orphan([stream])
 
+    def _break_off(self, worker: Worker, problem: str) -> None:
+        """A worker loses or doubles something: its streams go on once it is gone."""
+        self._broken.add(worker)
+        self._protocol_broken(worker, problem)
+
     def _take_tokens(self, stream: Stream, worker: Worker, message: Tokens, at_s: float) -> None:
         if message.first != len(stream.generated):
-            self._protocol_broken(
-                worker, f"token {message.first} came after {len(stream.generated) - 1}"
-            )
+            problem = f"token {message.first} came after {len(stream.generated) - 1}"
+            self._break_off(worker, problem)
             return
         worker.tokens += len(message.tokens)
         stream.take_tokens(message, at_s)
@@ -347,7 +364,7 @@ class Streams:
 
     def _take_over(self, stream: Stream, worker: Worker, message: Detached) -> None:
         if message.produced != len(stream.generated):
-            self._protocol_broken(worker, "a stream was handed back with tokens missing")
+            self._break_off(worker, "a stream was handed back with tokens missing")
             return
         self._orphan([stream])
         self._check_empty(worker)
@@ -471,8 +488,6 @@ class Streams:
             self._fail(stream, TrimtabError(reason, code="internal_error"))
             return False
         now = self._clock.monotonic_s()
-        if stream.lease is not None and not stream.variants:
-            stream.cached_tokens = stream.lease.valid
         stream.served_by(worker, now)
         self._observer.started(stream, now)
         return True

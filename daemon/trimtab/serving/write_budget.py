@@ -17,16 +17,30 @@ class Claim:
 
     Attributes:
         at_s: When it was claimed.
-        size_bytes: How much.
-        written: Whether anything may have been written to it: what has worn the flash isn't
-            given back to the daily budget.
+        size_bytes: How much counts.
+        written: Whether all of it may have been written: what has worn the flash isn't given back
+            to the daily budget.
         over: Whether the space has been given back.
+        fills: Whether it is written bit by bit, as a running conversation goes on.
+        filled_bytes: How much of it may have been written so far, if it is.
     """
 
     at_s: float
     size_bytes: int
     written: bool = False
     over: bool = False
+    fills: bool = False
+    filled_bytes: int = 0
+
+    @property
+    def written_bytes(self) -> int:
+        """How much of it may have been written."""
+        return self.size_bytes if self.written else self.filled_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What counts if the controller ends now."""
+        return self.filled_bytes if self.fills else self.size_bytes
 
 
 class Written(NamedTuple):
@@ -48,14 +62,19 @@ class WriteBudget:
         limit_bytes: The most.
         spent_bytes: What counts now, claims that are still to be written included; what is older
             than a day leaves it with the next question.
-        counted_bytes: All that was ever counted here: changes with each write.
     """
 
     def __init__(self) -> None:
         self.limit_bytes = 0
         self.spent_bytes = 0
-        self.counted_bytes = 0
+        self._counted_bytes = 0  # without what is being filled
         self._claims: deque[Claim] = deque()
+        self._filling: list[Claim] = []
+
+    @property
+    def counted_bytes(self) -> int:
+        """All that was ever written, or is about to be at once: changes with each write."""
+        return self._counted_bytes + sum(claim.filled_bytes for claim in self._filling)
 
     def has_room(self, size_bytes: int, at_s: float) -> bool:
         """True if so much more may be written now."""
@@ -66,14 +85,27 @@ class WriteBudget:
         """A write counts before it is made."""
         self._claims.append(claim)
         self.spent_bytes += claim.size_bytes
-        self.counted_bytes += claim.size_bytes
+        if claim.fills:
+            self._filling.append(claim)
+        else:
+            self._counted_bytes += claim.size_bytes
 
-    def uncount(self, claim: Claim) -> None:
-        """It was never made; harmless if it is no longer counted."""
+    def settle(self, claim: Claim) -> None:
+        """Nothing more will be written of it: no more than that counts from now on.
+
+        Harmless if it is no longer counted, or is settled already.
+        """
+        written_bytes = claim.written_bytes
+        self._counted_bytes += written_bytes
+        if claim in self._filling:
+            self._filling.remove(claim)
+        else:
+            self._counted_bytes -= claim.size_bytes
         if claim in self._claims:
-            self._claims.remove(claim)
-            self.spent_bytes -= claim.size_bytes
-            self.counted_bytes -= claim.size_bytes
+            self.spent_bytes -= claim.size_bytes - written_bytes
+            if not written_bytes:
+                self._claims.remove(claim)
+        claim.size_bytes, claim.written, claim.fills = written_bytes, True, False
 
     def by_hour(self, at_s: float) -> tuple[Written, ...]:
         """What counts now, oldest first: each hour's writes as if made at the last of them.
@@ -86,9 +118,9 @@ class WriteBudget:
             age_s = max(0.0, at_s - claim.at_s)
             hour = int(claim.at_s // HOUR_S)
             known = hours.get(hour, Written(age_s, 0))
-            both = known.size_bytes + claim.size_bytes
+            both = known.size_bytes + claim.kept_bytes
             hours[hour] = Written(min(known.age_s, age_s), both)
-        return tuple(sorted(hours.values(), reverse=True))
+        return tuple(sorted((one for one in hours.values() if one.size_bytes), reverse=True))
 
     def restore(self, writes: Iterable[Written], at_s: float) -> None:
         """Writes of an earlier controller count too.

@@ -4,6 +4,10 @@ The child is told its end of a socketpair with ``--fd``. It dies with the contro
 PR_SET_PDEATHSIG itself, after exec, and takes the end of the socketpair as a second signal). It is
 signalled and awaited through a pidfd, so that a number that the kernel has given to somebody else
 is never hit.
+
+A process that sleeps in the kernel without a break (it reads a file on a disk that hangs) isn't
+ended by SIGKILL before it wakes. It never runs its program again all the same: it is given up after
+a while, and reaped whenever that can be.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from trimtab.errors import WorkerError
 
 STDERR_LINES: Final = 20
 STDERR_LINE_BYTES: Final = 2000
+REAP_S: Final = 5.0
+"""How long a child may take to end after SIGKILL; giving gigabytes back takes the kernel less."""
+
 _FIRST_VICTIM: Final = "1000"
 
 
@@ -35,6 +42,8 @@ class ChildProcess:
             (negative for a signal), after the child has been reaped.
         on_line: Called with each line that the child writes to its standard error.
         env: The child's environment; None for ours.
+        on_hang: Called once in the event loop if the child hasn't ended `REAP_S` after SIGKILL;
+            ``on_exit`` still comes if it ends later.
 
     Raises:
         WorkerError: The program can't be started.
@@ -47,8 +56,12 @@ class ChildProcess:
         on_exit: Callable[[int], None],
         on_line: Callable[[str], None],
         env: dict[str, str] | None = None,
+        on_hang: Callable[[], None] | None = None,
     ) -> None:
         self._on_exit = on_exit
+        self._on_hang = on_hang
+        self._killed: asyncio.TimerHandle | None = None
+        self._over = asyncio.Event()  # it has been reaped or given up
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=STDERR_LINES)
         self._partial = b""
@@ -86,6 +99,11 @@ class ChildProcess:
         return not self._exited.is_set()
 
     @property
+    def hangs(self) -> bool:
+        """True once it has been given up, until it is reaped after all."""
+        return self.alive and self._over.is_set()
+
+    @property
     def stderr_tail(self) -> str:
         """The last lines of the child's standard error."""
         return "\n".join(self._tail)
@@ -93,6 +111,8 @@ class ChildProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; harmless after the end."""
         if self.alive:
+            if number is signal.SIGKILL and self._killed is None:
+                self._killed = self._loop.call_later(REAP_S, self._give_up)
             try:
                 signal.pidfd_send_signal(self._pidfd, number)
             except ProcessLookupError:
@@ -124,11 +144,20 @@ class ChildProcess:
         return True
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, a deadline, SIGKILL; returns when the child has been reaped."""
+        """SIGTERM, a deadline, SIGKILL; returns when the child has been reaped, or hangs."""
         self.signal(signal.SIGTERM)
         if not await self.wait(grace_s):
-            self.signal(signal.SIGKILL)
-            await self._exited.wait()
+            await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL; returns when the child has been reaped, or hangs."""
+        self.signal(signal.SIGKILL)
+        await self._over.wait()
+
+    def _give_up(self) -> None:
+        self._over.set()
+        if self._on_hang is not None:
+            self._on_hang()
 
     def _reap(self) -> None:
         # The pidfd is readable as soon as the child is a zombie, so this wait does not block.
@@ -139,7 +168,10 @@ class ChildProcess:
         if not self._stderr.closed:
             self._loop.remove_reader(self._stderr.fileno())
             self._stderr.close()
+        if self._killed is not None:
+            self._killed.cancel()
         self._exited.set()
+        self._over.set()
         self._on_exit(status)
 
     def _read_stderr(self) -> None:

@@ -91,13 +91,22 @@ class Supervisor:
         self._argv = argv
         self._numbers = itertools.count(1)
         self._workers: list[Worker] = []
+        self._hanging: list[Worker] = []
         self._awake_s = float("-inf")
         self.losses = 0
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """Workers whose processes live, oldest first."""
+        """Workers whose processes live, oldest first; those that hang aren't among them."""
         return tuple(self._workers)
+
+    @property
+    def hanging(self) -> tuple[Worker, ...]:
+        """Workers that are gone, but for what their processes hold: SIGKILL hasn't ended them yet.
+
+        Their memory comes back whenever the kernel can end them.
+        """
+        return tuple(self._hanging)
 
     def begin(self, launch: Launch) -> Worker:
         """Start a worker's process; it takes no memory to speak of until `load`.
@@ -140,12 +149,12 @@ class Supervisor:
         return worker
 
     async def kill(self, worker: Worker) -> None:
-        """End a worker that nothing was asked of; returns when it has been reaped."""
+        """End a worker that nothing was asked of; returns when it has been reaped, or hangs."""
         await worker.kill()
         self._forget(worker)
 
     async def retire(self, worker: Worker) -> None:
-        """End a worker; returns when it has been reaped."""
+        """End a worker; returns when it has been reaped, or hangs."""
         await worker.stop()
         self._forget(worker)
 
@@ -227,6 +236,11 @@ class Supervisor:
         self._forget(worker)
         self._lost(worker, reason)
 
+    def worker_reaped(self, worker: Worker) -> None:
+        """Nothing is left of it."""
+        if worker in self._hanging:
+            self._hanging.remove(worker)
+
     def worker_wrote(self, worker: Worker, line: str) -> None:
         """Passed on."""
         self._wrote(worker, line)
@@ -234,3 +248,5 @@ class Supervisor:
     def _forget(self, worker: Worker) -> None:
         if worker in self._workers:
             self._workers.remove(worker)
+            if worker.hangs:
+                self._hanging.append(worker)

@@ -21,7 +21,7 @@ from trimtab.errors import (
     WorkerError,
 )
 from trimtab.workers.channel import CLOSED, Channel
-from trimtab.workers.process import ChildProcess, describe_exit, worker_argv
+from trimtab.workers.process import REAP_S, ChildProcess, describe_exit, worker_argv
 from trimtab.workers.protocol import (
     DraftSet,
     DraftWith,
@@ -54,6 +54,9 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
     STOPPING = "stopping"
     FAILED = "failed"
+
+
+_SERVES: Final = (WorkerState.READY, WorkerState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,13 @@ class WorkerListener(Protocol):
         """A message about a stream."""
 
     def worker_lost(self, worker: Worker, reason: str) -> None:
-        """A worker that had been ready is gone, and nobody had asked it to stop."""
+        """A worker that had been ready is gone, and nobody had asked it to stop.
+
+        It never runs its program again; one that hangs hasn't been reaped yet.
+        """
+
+    def worker_reaped(self, worker: Worker) -> None:
+        """A worker's process has ended, and what it held has come back."""
 
     def worker_wrote(self, worker: Worker, line: str) -> None:
         """A line on the worker's standard error."""
@@ -175,6 +184,11 @@ class Worker:
         return self._process is not None and self._process.alive
 
     @property
+    def hangs(self) -> bool:
+        """True if SIGKILL hasn't ended it in time: it is gone, but for what it holds."""
+        return self._process is not None and self._process.hangs
+
+    @property
     def owes_since_s(self) -> float | None:
         """Since when it owes an answer; None if it owes none.
 
@@ -196,7 +210,11 @@ class Worker:
         self._loaded.add_done_callback(_took_note)
         try:
             self._process = ChildProcess(
-                self._argv(theirs.fileno()), [theirs.fileno()], self._on_exit, self._on_line
+                self._argv(theirs.fileno()),
+                [theirs.fileno()],
+                self._on_exit,
+                self._on_line,
+                on_hang=self._on_hang,
             )
         except BaseException:
             ours.close()
@@ -240,7 +258,7 @@ class Worker:
                 self.send(self._what_to_load())
             async with asyncio.timeout(timeout_s):
                 self.ready = await self._loaded
-            if not self.alive:
+            if not self.alive or self.hangs:
                 raise WorkerError(f"variant {name} loaded, and its worker died at once")
         except TimeoutError as error:
             await self.kill()
@@ -378,9 +396,14 @@ class Worker:
             waiting.pop(question.id, None)
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
-        """Ask for the end, then SIGTERM, then SIGKILL; returns when it has been reaped."""
+        """Ask for the end, then SIGTERM, then SIGKILL.
+
+        Returns when it has been reaped, or hangs.
+        """
         if self._process is None or not self._process.alive:
             self.state = WorkerState.STOPPED
+            return
+        if self._process.hangs:
             return
         self.state = WorkerState.STOPPING
         if self._channel is not None and not self._channel.closed:
@@ -391,20 +414,20 @@ class Worker:
         if not await self._process.wait(grace_s):
             await self._process.end(grace_s)
         self._close()
-        self.state = WorkerState.STOPPED
+        self.state = WorkerState.FAILED if self._process.alive else WorkerState.STOPPED
 
     async def kill(self) -> None:
-        """SIGKILL; returns when it has been reaped. Used on a worker that is not trusted."""
+        """SIGKILL; returns when it has been reaped, or hangs. For a worker that isn't trusted."""
         self.state = WorkerState.FAILED
         if self._process is not None and self._process.alive:
-            self._process.signal(SIGKILL)
-            await self._process.wait(STOP_GRACE_S)
+            await self._process.kill()
         self._close()
 
     def shoot(self, reason: str) -> None:
         """SIGKILL without waiting, for a worker that is wedged; its loss is reported as usual.
 
-        Of several reasons the first one is told.
+        Where it can't be reaped it is reported all the same, once it hangs. Of several reasons the
+        first one is told.
         """
         if self._process is not None:
             self._wedged = self._wedged or reason
@@ -476,16 +499,32 @@ class Worker:
             self.shoot(reason)
 
     def _on_exit(self, status: int) -> None:
-        if self._channel is not None:
-            self._channel.drain()
-        was = self.state
+        self._hear_all()
         reason = self._wedged or describe_exit(status)
-        self._close()
         tail = self._process.stderr_tail.splitlines() if self._process is not None else []
         if tail and status > 0:
             reason = f"{reason}: {tail[-1]}"
+        self._gone(reason)
+        self._listener.worker_reaped(self)
+
+    def _on_hang(self) -> None:
+        told = f"SIGKILL has not ended it within {REAP_S:.0f} s"
+        if self.state not in _SERVES:  # else its loss says so
+            self._on_line(told)
+        self._hear_all()
+        self._gone(f"{self._wedged}; {told}" if self._wedged else told)
+
+    def _hear_all(self) -> None:
+        """What it had said before it was gone counts."""
+        if self._channel is not None:
+            self._channel.drain()
+
+    def _gone(self, reason: str) -> None:
+        """It never says anything again."""
+        was = self.state
+        self._close()
         self._fail_load(WorkerError(f"the worker for {self.variant.name} died: {reason}"))
-        if was in (WorkerState.READY, WorkerState.DRAINING):
+        if was in _SERVES:
             self.state = WorkerState.FAILED
             self._listener.worker_lost(self, reason)
 
