@@ -188,7 +188,18 @@ class World:
         if action.mode == "break_before_make":
             self.loaded = PARKED
         kind, died, name = OutcomeKind.FAILED, "it died", action.point.variant
-        self.post(ActionEnded(self.now, action.id, kind, self.loaded, 1.0, died, name, lost=True))
+        self.post(
+            ActionEnded(
+                self.now,
+                action.id,
+                kind,
+                self.loaded,
+                max(1.0, self.action_s),
+                died,
+                name,
+                lost=True,
+            )
+        )
 
     def _measure(self) -> None:
         """What the worker that has just loaded really holds."""

@@ -59,6 +59,16 @@ def test_one_that_keeps_dying_while_it_loads_is_tried_ever_more_rarely_then_left
     )
 
 
+@pytest.mark.parametrize(("load_s", "tries"), [(25.0, 1), (9.0, 3)])
+def test_loads_that_take_long_are_given_up_sooner(load_s: float, tries: int) -> None:
+    world = World(policy(), dying={"fp32"}, action_s=load_s).start()
+    for _ in range(240):
+        world.run(0.25, 0.25)
+
+    assert len(starts(world, "fp32")) == tries
+    assert world.state.quarantine["fp32"].reason.startswith("loading takes long")
+
+
 def test_deaths_while_it_loads_and_while_it_serves_count_together() -> None:
     world = World(policy()).start()
     for _ in range(BARREN_ALLOWED):

@@ -25,6 +25,9 @@ BARREN_WINDOW_S: Final = 3600.0
 """Six loads of a big model from a worn card fit in; deaths of different weeks have no cause in
 common."""
 
+LOADING_ALLOWED_S: Final = 20.0
+"""Spent on loads in a row that came to nothing: streams that are held need another variant soon."""
+
 BACKOFF_S: Final = 0.5
 """Before the second try after a barren worker; twice as long before each further one."""
 
@@ -67,13 +70,16 @@ def not_loaded(state: State, variant: str, event: ActionEnded) -> State:
     """A variant didn't load.
 
     What its worker refuses is left out at once. Where the worker died or was late, the variant is
-    tried again like one whose serving worker died; but for one that was tried in spite of its
-    quarantine.
+    tried again like one whose serving worker died, as long as that takes little time; but for one
+    that was tried in spite of its quarantine.
     """
     if not event.lost or _left_out(state, variant, event.at_s):
         return quarantined(state, variant, event.reason, event.at_s)
     state = _counted(state, variant, event.at_s, barren=True)
     barren = len(state.barren[variant])
+    if barren * event.took_s > LOADING_ALLOWED_S:
+        reason = f"loading takes long and comes to nothing; the last: {event.reason}"
+        return quarantined(state, variant, reason, event.at_s)
     if barren > BARREN_ALLOWED:
         reason = f"{barren} of its workers in a row have produced nothing; the last: {event.reason}"
         return quarantined(state, variant, reason, event.at_s)
