@@ -13,8 +13,7 @@ from typing import Any
 import onnx
 import pytest
 
-from trimtab.catalog import add
-from trimtab.catalog.assemble import Candidate, inspect, prove_all
+from trimtab.catalog.assemble import Candidate, inspect
 from trimtab.catalog.manifest import read
 
 TINY = Path(__file__).parent.parent / "tiny"
@@ -73,19 +72,18 @@ def graph_of(folder: Path) -> tuple[str, bytes]:
     return variant.indices_graph, (folder / variant.indices_graph).read_bytes()
 
 
-def with_an_earlier_graph(folder: Path) -> None:
+def with_an_earlier_graph(folder: Path, *manifests: Path) -> None:
     """As if an earlier release had written the second graph of a published variant."""
     model = onnx.load(str(folder / "model.indices.onnx"), load_external_data=False)
     model.producer_name = "an earlier release"
     data = model.SerializeToString()
     (folder / "model.indices.onnx").write_bytes(data)
-    manifest = folder.parent / "model.yaml"
-    text = manifest.read_text()
-    lines = text.splitlines()
-    at = next(n for n, line in enumerate(lines) if line.strip() == "model.indices.onnx:")
-    lines[at + 1] = f"      bytes: {len(data)}"
-    lines[at + 2] = f"      sha256: {sha256(data).hexdigest()}"
-    manifest.write_text("\n".join(lines) + "\n")
+    for manifest in manifests or (folder.parent / "model.yaml",):
+        lines = manifest.read_text().splitlines()
+        at = next(n for n, line in enumerate(lines) if line.strip() == "model.indices.onnx:")
+        lines[at + 1] = f"      bytes: {len(data)}"
+        lines[at + 2] = f"      sha256: {sha256(data).hexdigest()}"
+        manifest.write_text("\n".join(lines) + "\n")
 
 
 def test_variants_that_are_there_keep_the_graph_that_their_manifest_names(
@@ -105,28 +103,57 @@ def test_variants_that_are_there_keep_the_graph_that_their_manifest_names(
     assert run_models("verify", "m", "--models", out, "--files-only").code == 0
 
 
-def test_one_that_is_added_again_has_the_new_graph_and_the_old_one_until_then(
-    tmp_path: Path, run_models: Run, monkeypatch: pytest.MonkeyPatch
+def test_one_that_is_added_again_has_a_new_graph_beside_the_old_one(
+    tmp_path: Path, run_models: Run
 ) -> None:
     built = variant_copies(tmp_path / "built", "int8")
     out = tmp_path / "models"
     run_models("add", built / "int8", "--models", out, "--id", "m", "--copy")
     with_an_earlier_graph(out / "m/int8")
-    _, before = graph_of(out / "m/int8")
-    files_then = []
+    first, before = graph_of(out / "m/int8")
 
-    def proven(*arguments: Any, **options: Any) -> Any:
-        files_then.append(run_models("verify", "m", "--models", out, "--files-only").code)
-        return prove_all(*arguments, **options)
-
-    monkeypatch.setattr(add, "prove_all", proven)
-    again = run_models("add", out / "m/int8", "--models", out, "--id", "m")
+    again = run_models("add", out / "m/int8", "--models", out)  # it is m's, whatever its name
     name, after = graph_of(out / "m/int8")
+    kept = (out / "m/int8" / first).read_bytes()
+    third = run_models("add", out / "m/int8", "--models", out)
 
-    assert (again.code, files_then) == (0, [0])
-    assert after != before
-    assert [path.name for path in (out / "m/int8").glob("model.indices*")] == [name]
+    assert (again.code, third.code) == (0, 0)
+    assert name != first
+    assert (kept, graph_of(out / "m/int8")) == (before, (name, after))
+    assert [path.name for path in out.iterdir()] == ["m"]
     assert run_models("verify", "m", "--models", out, "--files-only").code == 0
+
+
+def test_a_folder_of_two_models_serves_both_when_one_is_added_again(
+    tmp_path: Path, run_models: Run
+) -> None:
+    built = variant_copies(tmp_path / "built", "int8")
+    out = tmp_path / "models"
+    for model in ("a", "b"):
+        run_models("add", built / "int8", "--models", out, "--id", model)
+    with_an_earlier_graph(built / "int8", out / "a/model.yaml", out / "b/model.yaml")
+
+    added = run_models("add", built / "int8", "--models", out, "--id", "a")
+
+    assert added.code == 0
+    for model in ("a", "b"):
+        assert run_models("verify", model, "--models", out, "--files-only").code == 0
+
+
+def test_a_folder_that_cannot_be_written_keeps_the_graph_that_it_has(
+    tmp_path: Path, progress: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = variant_copies(tmp_path, "int8") / "int8"
+    (folder / "model.indices.onnx").write_bytes(b"of an earlier release")
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_bytes", refused)
+    one = Candidate("int8", folder, "int8", second_graph="model.indices.onnx")
+
+    assert inspect(one, progress).indices_graph == "model.indices.onnx"
+    assert inspect(Candidate("int8", folder, "int8"), progress).indices_graph == ""
 
 
 def test_one_for_other_hardware_is_left_to_the_engines_own_loop(

@@ -132,4 +132,5 @@ def test_kv_of_half_a_byte_has_a_second_graph_that_is_proven(
 
     assert done.code == 0
     assert variant is not None
-    assert (variant.kv_dtype, variant.indices_graph) == ("int4", "model.indices.onnx")
+    assert variant.kv_dtype == "int4"
+    assert variant.indices_graph.startswith("model.indices-")  # beside that of other KV

@@ -89,6 +89,15 @@ def with_input(node: Any) -> None:
     node.input[11] = "head_sink"
 
 
+def test_other_numbers_than_of_32_bits_are_left_as_they_are() -> None:
+    model = read()
+    for entry in model.graph.input:
+        if entry.name.startswith("past_"):
+            entry.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+
+    assert not scale_queries(model, HEAD_SIZE)
+
+
 @pytest.mark.parametrize(
     "change",
     [

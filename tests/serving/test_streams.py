@@ -10,7 +10,15 @@ from stand_ins import FakeClock, FakeWorker, Observer
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
-from trimtab.errors import EngineError, RequestError, ServingError, TrimtabError, WorkerError
+from trimtab.domain.view import SINKS
+from trimtab.errors import (
+    EngineError,
+    RequestError,
+    ServingError,
+    SilentWorkerError,
+    TrimtabError,
+    WorkerError,
+)
 from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.carrier import Carrier
@@ -802,6 +810,16 @@ async def test_what_stays_of_a_prompt_is_asked_again_of_another_worker(scene: Sc
 
     assert worker.renders == []
     assert stream.view.keep == len(system)
+
+
+async def test_a_worker_that_is_silent_about_what_stays_fails_no_request(scene: Scene) -> None:
+    knobs = replace(carrying().knobs, window=Window(True, None))
+    scene.configure(replace(carrying(), knobs=knobs))
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 42)), SilentWorkerError("no answer within 30 s")]
+    stream = await scene.ask(messages=[{"role": "user", "content": "Hi"}])
+
+    assert stream.view.keep == SINKS
 
 
 async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> None:

@@ -52,7 +52,7 @@ def test_others_keep_it(graph: str, context: int, monkeypatch: pytest.MonkeyPatc
     with chosen.chosen():
         assert FLASH_OFF not in os.environ
 
-    assert chosen.longest_piece(10_000) is None
+    assert chosen.longest_piece(10_000, 20_000) is None
 
 
 def test_scores_of_a_piece_stay_within_their_bytes() -> None:
@@ -60,10 +60,16 @@ def test_scores_of_a_piece_stay_within_their_bytes() -> None:
     heads = facts.decoder.num_attention_heads
     chosen = Attention(facts, MARKED, 2048)
     for length in (1, 64, 1000, 50_000, 180_000):
-        piece = chosen.longest_piece(length)
+        piece = chosen.longest_piece(length, 2048)
         assert piece is not None
         assert piece % 16 == 0
         assert piece == 16 or piece * heads * length * 4 <= attention.SCORES_BYTES
+
+
+def test_a_large_cache_is_read_into_in_small_pieces_however_little_is_in_it() -> None:
+    chosen = Attention(read_variant(FOLDER), MARKED, 2048)
+
+    assert chosen.longest_piece(64, 100_000_000) == 16
 
 
 def test_a_prompt_in_smaller_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,7 @@ from trimtab.catalog.build import BuildResult
 from trimtab.catalog.compose import manifest_of
 from trimtab.catalog.disk import check_space, copy_bytes
 from trimtab.catalog.graph import GENAI_CONFIG
-from trimtab.catalog.indices import other_graphs
-from trimtab.catalog.manifest import Manifest
+from trimtab.catalog.manifest import MANIFEST, Manifest
 from trimtab.catalog.progress import Progress
 from trimtab.catalog.publish import publish, write_manifest
 from trimtab.errors import BuildError, CatalogError
@@ -66,7 +65,7 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
         BuildError: No variant was good.
     """
     folders = variant_folders(request.folders)
-    model_id = request.model_id or default_id(folders)
+    model_id = request.model_id or _published_as(folders, request.models) or default_id(folders)
     target = request.models / model_id
     there = existing_manifest(target)
     new = _candidates(folders, target, request.copy, there)
@@ -92,9 +91,6 @@ def add_model(request: AddRequest, progress: Progress) -> BuildResult:
         write_manifest(manifest, target)
     else:
         publish(manifest, candidates, target)
-    for variant in manifest.variants:
-        for path in other_graphs(target / variant.folder, variant.indices_graph):
-            path.unlink(missing_ok=True)
     added = tuple(entry.name for entry in candidates if entry.name in names)
     return BuildResult(target, manifest, added, tuple(refused))
 
@@ -123,6 +119,16 @@ def variant_folders(folders: Sequence[Path]) -> list[Path]:
                 "or a GGUF is built with `trimtab models build --from`.",
             )
     return found
+
+
+def _published_as(folders: Sequence[Path], models: Path) -> str:
+    """The model that all of them are variants of; empty if there is none."""
+    around = {folder.parent for folder in folders}
+    if len(around) != 1:
+        return ""
+    (model,) = around
+    inside = model.parent == models.absolute() and (model / MANIFEST).is_file()
+    return model.name if inside else ""
 
 
 def default_id(folders: Sequence[Path]) -> str:

@@ -130,7 +130,8 @@ def inspect(candidate: Candidate, progress: Progress) -> Inspected:
     facts = read_graph(candidate.folder)
     refuse_wrong(candidate.folder, facts, candidate.origin)
     tokenizer = tokenizer_sha256(candidate.folder)
-    if candidate.stays and (candidate.folder / candidate.second_graph).is_file():
+    second = candidate.folder / candidate.second_graph
+    if candidate.stays and (not candidate.second_graph or second.is_file()):
         return Inspected(candidate, facts, tokenizer, candidate.second_graph)
     obstacle = _only_for_the_generator(facts)
     if obstacle:

@@ -13,7 +13,6 @@ from trimtab import __version__
 from trimtab.catalog.assemble import Proven, check_same_model
 from trimtab.catalog.chat_template import read_template
 from trimtab.catalog.fingerprint import file_sha256, kv_fingerprint
-from trimtab.catalog.indices import other_graphs
 from trimtab.catalog.manifest import VERSION, Evaluation, File, Manifest, Variant
 from trimtab.catalog.proof import evaluation_text
 from trimtab.domain.models import kv_bytes_per_token
@@ -85,7 +84,7 @@ def _variant(entry: Proven, model_id: str, threads: int) -> Variant:
         return entry.known
     one, proof = entry.inspected, entry.proof
     facts, folder = one.facts, one.candidate.folder
-    files = _files(folder, one.indices_graph)
+    files = _files(folder)
     disk_bytes = sum(file.bytes for file in files.values())
     kv = facts.kv
     quality = ASSUMED_QUALITY.get(facts.precision, ASSUMED_QUALITY_OTHERWISE)
@@ -121,10 +120,9 @@ def _rounded_quality(mean_kl: float) -> float:
     return max(1e-6, round(math.exp(-mean_kl), 6))
 
 
-def _files(folder: Path, indices_graph: str) -> dict[str, File]:
+def _files(folder: Path) -> dict[str, File]:
     """Size and hash of each file of a variant, by its path below the folder."""
-    others = set(other_graphs(folder, indices_graph))
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path not in others)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     kept = [path for path in paths if not any(p in IGNORED for p in path.parts)]
     return {
         str(path.relative_to(folder)): File(path.stat().st_size, file_sha256(path))

@@ -10,7 +10,7 @@ decoder that owns its KV cache does. Where it can, it also has its queries scale
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from trimtab.catalog.queries import scale_queries
 from trimtab.errors import CatalogError
 
 INDICES_GRAPH: Final = "model.indices.onnx"
-_WHILE_THE_FIRST_SERVES: Final = "model.indices.2.onnx"
 INPUT: Final = "logits_indices"
 HEADS: Final = ("MatMul", "MatMulNBits", "Gemm")
 _ROWS: Final = "logits_rows"
@@ -31,14 +30,15 @@ _GATHERED: Final = "/trimtab/logits_rows/output_0"
 def write_indices_graph(folder: Path, graph: str, head_size: int, published: str = "") -> str:
     """Write the second graph beside the first.
 
-    One that the model's manifest names stays as it is until there is another manifest: if this one
-    has other bytes, it gets another name.
+    One that is there may be named by a manifest: it stays, and if this one has other bytes, they
+    are in its name.
 
     Args:
         folder: The variant's folder.
         graph: The file name of the builder's graph.
         head_size: Numbers of an attention head.
-        published: File name of the one that the model's manifest names.
+        published: File name of the one that the model's manifest names: it is good enough where
+            the folder can't be written.
 
     Returns:
         The second graph's file name.
@@ -52,26 +52,24 @@ def write_indices_graph(folder: Path, graph: str, head_size: int, published: str
         _insert_gather(model.graph, path)
         scale_queries(model, head_size)
         data = model.SerializeToString()
-        if published and _holds(folder / published, data):
-            return published
-        name = _WHILE_THE_FIRST_SERVES if published == INDICES_GRAPH else INDICES_GRAPH
-        partial = folder / f".{name}.partial"
-        partial.write_bytes(data)
-        partial.rename(folder / name)
+        name = _free_name(folder, data)
+        if not (folder / name).exists():
+            partial = folder / f".{name}.partial"
+            partial.write_bytes(data)
+            partial.rename(folder / name)
     except OSError as error:
+        if published and (folder / published).is_file():
+            return published
         raise CatalogError(f"{folder}: {error.strerror}") from error
     return name
 
 
-def other_graphs(folder: Path, used: str) -> Iterator[Path]:
-    """Second graphs that are there and aren't the one that is used."""
-    for name in (INDICES_GRAPH, _WHILE_THE_FIRST_SERVES):
-        if name != used and (folder / name).is_file():
-            yield folder / name
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data
+def _free_name(folder: Path, data: bytes) -> str:
+    """A name under which nothing else lies."""
+    first = folder / INDICES_GRAPH
+    if not first.exists() or first.read_bytes() == data:
+        return INDICES_GRAPH
+    return f"{first.stem}-{sha256(data).hexdigest()[:8]}{first.suffix}"
 
 
 def _insert_gather(graph: Any, path: Path) -> None:

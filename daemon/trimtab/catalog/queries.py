@@ -4,7 +4,7 @@ GroupQueryAttention multiplies each score by `scale`. onnxruntime has a kernel f
 matrix that reads the keys half as fast again as its others do, and takes it only where nothing is
 multiplied: with `scale` 1. So the queries are multiplied instead. A power of two changes no digit
 of a floating-point number, and a rotation no length, so that the graph computes the same bits; any
-other scale stays where it is.
+other scale stays where it is. The kernel itself rounds otherwise than flash attention does.
 
 The kernel is only taken with the engine's flash attention off: see `trimtab.worker.attention`.
 """
@@ -15,7 +15,7 @@ from math import frexp
 from typing import Any, Final
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from trimtab.domain.models import SCALED_QUERIES
 
@@ -30,6 +30,8 @@ _PLAIN: Final = {
     "softcap",
 }
 _OFF: Final = {"local_window_size": -1, "softcap": 0.0}
+_FLOAT: Final = TensorProto.FLOAT
+_KEYS: Final = 3
 _KNOWN_INPUTS: Final = 9
 """Up to the cosines and sines; what comes after changes the scores, or gives another kernel."""
 
@@ -45,7 +47,8 @@ def scale_queries(model: Any, head_size: int) -> bool:
         True if they were.
     """
     layers = [node for node in model.graph.node if node.op_type == _OPERATOR]
-    if not layers or not all(_can_be_scaled(node) for node in layers):
+    caches = {i.name for i in model.graph.input if i.type.tensor_type.elem_type == _FLOAT}
+    if not layers or not all(_can_be_scaled(node, caches) for node in layers):
         return False
     scales: dict[tuple[float, int, int], str] = {}
     for node in layers:
@@ -59,13 +62,15 @@ def _attributes(node: Any) -> dict[str, Any]:
     return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
 
 
-def _can_be_scaled(node: Any) -> bool:
+def _can_be_scaled(node: Any, caches: set[str]) -> bool:
+    """True if nothing else happens to the scores, and all is computed in numbers of 32 bits."""
     attributes = _attributes(node)
     scale = float(attributes.get("scale", 0.0))
     return (
         set(attributes) <= _PLAIN
         and all(attributes.get(name, off) == off for name, off in _OFF.items())
         and not any(node.input[_KNOWN_INPUTS:])
+        and node.input[_KEYS] in caches
         and scale > 0
         and scale != 1
         and frexp(scale)[0] == 0.5

@@ -162,7 +162,7 @@ class Gateway:
         """Whether a conversation may go on past the context, and what stays of it then.
 
         Raises:
-            WorkerError: The worker is gone, or does not answer in time.
+            WorkerError: The worker is gone.
         """
         window = policy.knobs.window
         if not window.shift:
@@ -170,7 +170,10 @@ class Gateway:
         keep = window.keep
         if keep is None:
             max_wait_s = policy.admission.max_wait_s
-            keep = max(SINKS, await beginning(request, prompt, worker, max_wait_s))
+            try:
+                keep = max(SINKS, await beginning(request, prompt, worker, max_wait_s))
+            except SilentWorkerError:  # it is busy; the prompt is there
+                keep = SINKS
         return View(keep) if fits(keep, self._context) else WHOLE
 
     def _check(self, request: GenerationRequest) -> tuple[Policy, ModelSpec]:

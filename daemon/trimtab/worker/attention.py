@@ -9,21 +9,18 @@ flash attention, and long conversations are read in pieces whose scores stay sma
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
 from trimtab.domain.models import SCALED_QUERIES
+from trimtab.flash_attention import flash_attention_off
 from trimtab.worker.variant import VariantFacts
 
 SCORES_BYTES: Final = 12 * 1024 * 1024
-_MOST_SCORES_BYTES: Final = 24 * 1024 * 1024
+_MOST_SCORES_BYTES: Final = 32 * 1024 * 1024
 _SHORTEST_PIECE: Final = 16
 _SCORE_BYTES: Final = 4
-_FLASH_OFF: Final = "ORT_GQA_DISABLE_FLASH_ATTENTION"
-"""The engine reads it when a session is made."""
 
 
 class Attention:
@@ -43,25 +40,24 @@ class Attention:
         most = self._token_bytes * _SHORTEST_PIECE * context
         self.keeps_scores = most <= _MOST_SCORES_BYTES and _is_made_for_it(graph)
 
-    @contextmanager
-    def chosen(self) -> Iterator[None]:
+    def chosen(self) -> AbstractContextManager[None]:
         """While the session is made."""
-        before = os.environ.get(_FLASH_OFF)
-        if self.keeps_scores:
-            os.environ[_FLASH_OFF] = "1"
-        try:
-            yield
-        finally:
-            if before is None:
-                os.environ.pop(_FLASH_OFF, None)
-            else:
-                os.environ[_FLASH_OFF] = before
+        return flash_attention_off() if self.keeps_scores else nullcontext()
 
-    def longest_piece(self, length: int) -> int | None:
-        """Most tokens to read at once after ``length`` of them; None for any number."""
+    def longest_piece(self, length: int, capacity: int) -> int | None:
+        """Most tokens to read at once; None for any number.
+
+        The engine takes room for scores with all positions of the KV cache, and writes those with
+        the positions that are in use.
+
+        Args:
+            length: Tokens that are in the KV cache afterwards.
+            capacity: Positions that it has.
+        """
         if not self.keeps_scores:
             return None
-        tokens = SCORES_BYTES // (self._token_bytes * max(length, 1))
+        used = SCORES_BYTES // (self._token_bytes * max(length, 1))
+        tokens = min(used, _MOST_SCORES_BYTES // (self._token_bytes * capacity))
         return max(_SHORTEST_PIECE, tokens // _SHORTEST_PIECE * _SHORTEST_PIECE)
 
 

@@ -101,7 +101,7 @@ class KvDecoder:
     def prefill(self, cache: Cache, tokens: Sequence[int], *, last: bool) -> Logits | None:
         """Compute a piece of a prompt; the head of the model only runs if the piece is the last."""
         own = _own(cache)
-        most = self._graph.attention.longest_piece(own.length + len(tokens))
+        most = self._graph.attention.longest_piece(own.length + len(tokens), own.capacity)
         while most and len(tokens) > most:
             self._run(own, tokens[:most], _NO_ROWS)
             tokens = tokens[most:]
