@@ -226,7 +226,7 @@ def _decode(variant: VariantSpec, rounds: int, tokens: int) -> list[float]:
         """Anonymous memory that Python owns."""
 
         def __init__(self, size: int) -> None:
-            self._memory = mmap.mmap(-1, size)
+            self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             super().__init__(ctypes.addressof(ctypes.c_char.from_buffer(self._memory)), size)
 
         def close(self) -> None:
