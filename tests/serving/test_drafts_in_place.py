@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rig import Rig, running
+from rig import Answer, Rig, running
 from test_continuity import TALK
 from test_lost_drafts import DRAFTING, with_damaged_int4
 
@@ -19,6 +19,7 @@ from trimtab.domain.events import ActionEnded, Event
 from trimtab.domain.models import ModelSpec
 from trimtab.runtime import dispatch
 from trimtab.runtime.dispatch import Dispatcher
+from trimtab.serving.requests import StreamHandle
 from trimtab.workers.worker import Worker
 
 
@@ -83,6 +84,15 @@ async def by_hand(
         yield hands
 
 
+async def while_int4_loads(hands: Hands) -> tuple[StreamHandle, Answer]:
+    """An answer that goes on while the draft is ordered and waits for its configuration."""
+    stream = await hands.rig.ask(TALK)
+    answer = await hands.rig.read(stream, tokens=20)
+    hands.execute(SetSpeculation(10**6, "draft:int4"))
+    await hands.rig.read(stream, answer, tokens=40)
+    return stream, answer
+
+
 async def test_a_draft_comes_and_goes_in_one_worker_while_it_answers(
     tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,10 +135,7 @@ async def test_a_worker_that_dies_while_its_draft_loads_comes_back_without_it(
     waiting: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with by_hand(waiting, monkeypatch) as hands:
-        stream = await hands.rig.ask(TALK)
-        answer = await hands.rig.read(stream, tokens=20)
-        hands.execute(SetSpeculation(10**6, "draft:int4"))
-        await hands.rig.read(stream, answer, tokens=40)
+        stream, answer = await while_int4_loads(hands)
         monkeypatch.setattr(hands.dispatcher, "execute", lambda actions: hands.execute(*actions))
         hands.rig.kill_worker()
         await hands.rig.read(stream, answer)
@@ -147,10 +154,7 @@ async def test_a_switch_that_comes_while_a_draft_loads_is_made(
     waiting: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with by_hand(waiting, monkeypatch) as hands:
-        stream = await hands.rig.ask(TALK)
-        answer = await hands.rig.read(stream, tokens=20)
-        hands.execute(SetSpeculation(10**6, "draft:int4"))
-        await hands.rig.read(stream, answer, tokens=40)
+        stream, answer = await while_int4_loads(hands)
         point = replace(hands.dispatcher.point, variant="int8")
         hands.execute(SwitchWorker(10**6 + 1, point, HandoverMode.MAKE_BEFORE_BREAK))
         await hands.dispatcher.finished()

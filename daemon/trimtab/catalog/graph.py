@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from trimtab.catalog.manifest import Kv, KvDtype, Rope
-from trimtab.domain.models import CPU_PROVIDERS
+from trimtab.domain.models import other_providers
 from trimtab.errors import CatalogError
 
 KV_TYPES: Final[dict[int, KvDtype]] = {
@@ -127,8 +127,9 @@ def _providers(decoder: Any) -> tuple[str, ...]:
     """Those of the configuration's decoder; what isn't of their kind is left to the engine."""
     options = decoder.get("session_options")
     entries = options.get("provider_options") if isinstance(options, dict) else None
-    named = [name for entry in entries or () if isinstance(entry, dict) for name in entry]
-    return tuple(name for name in named if name.lower() not in CPU_PROVIDERS)
+    return other_providers(
+        name for entry in entries or () if isinstance(entry, dict) for name in entry
+    )
 
 
 def load_graph(path: Path) -> Any:

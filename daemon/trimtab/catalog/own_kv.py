@@ -20,8 +20,8 @@ MOST_KL: Final = 0.05
 def indices_are_exact(request: dict[str, Any], ids: np.ndarray[Any, Any]) -> bool:
     """Run a prompt in two pieces and some single tokens through both graphs.
 
-    With the same kernels the bits are the same. Where the second graph is made for attention with
-    its scores in memory, it is also run so, and predicts nearly the same.
+    With the same kernels the bits are the same. The second graph is also run without flash
+    attention, as a worker runs one that is made for it, and predicts nearly the same.
 
     The first piece asks for all rows, the second for none but its last, then one token at a time.
 

@@ -10,6 +10,7 @@ The catalog makes these values from a manifest (`trimtab.catalog`); tests make t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,11 +25,14 @@ KV_DTYPE_BYTES: Final[dict[str, float]] = {
 }
 """Bytes of one number in a KV cache, by its type. int4 packs two into a byte."""
 
-CPU_PROVIDERS: Final = ("cpu", "cpuexecutionprovider")
-"""Names of the engine's execution provider that needs no other hardware, in small letters."""
-
+_CPU_PROVIDERS: Final = ("cpu", "cpuexecutionprovider")
 SCALED_QUERIES: Final = "trimtab.scaled_queries"
 """What the catalog writes into a graph whose attention has its queries scaled, for the worker."""
+
+
+def other_providers(named: Iterable[str]) -> tuple[str, ...]:
+    """Of the engine's execution providers those that need other hardware than the CPU."""
+    return tuple(name for name in named if name.lower() not in _CPU_PROVIDERS)
 
 
 def kv_bytes_per_token(*, layers: int, kv_heads: int, head_size: int, kv_dtype: str) -> int:

@@ -21,6 +21,7 @@ SCORES_BYTES: Final = 12 * 1024 * 1024
 _MOST_SCORES_BYTES: Final = 32 * 1024 * 1024
 _SHORTEST_PIECE: Final = 16
 _SCORE_BYTES: Final = 4
+_TAIL_BYTES: Final = 65536
 
 
 class Attention:
@@ -62,8 +63,14 @@ class Attention:
 
 
 def _is_made_for_it(graph: Path) -> bool:
-    """Whether the graph is marked; it is looked for as bytes, since only the engine parses it."""
+    """Whether the graph is marked.
+
+    The mark is looked for as bytes, since only the engine parses a graph, and where it stands: what
+    an onnx file says of itself comes after the graph, which may have all weights in it.
+    """
     try:
-        return SCALED_QUERIES.encode() in graph.read_bytes()
+        with graph.open("rb") as file:
+            file.seek(max(0, graph.stat().st_size - _TAIL_BYTES))
+            return SCALED_QUERIES.encode() in file.read()
     except OSError:
         return False

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from trimtab.domain.models import CPU_PROVIDERS
+from trimtab.domain.models import other_providers
 from trimtab.errors import LoadError
 
 CONFIG_NAME: Final = "genai_config.json"
@@ -66,8 +66,8 @@ class DecoderFacts(msgspec.Struct, frozen=True):
     @property
     def providers(self) -> tuple[str, ...]:
         """Execution providers other than the CPU's that it is built for."""
-        named = (name for entry in self.session_options.provider_options for name in entry)
-        return tuple(name for name in named if name.lower() not in CPU_PROVIDERS)
+        options = self.session_options.provider_options
+        return other_providers(name for entry in options for name in entry)
 
 
 class _Model(msgspec.Struct):
