@@ -17,6 +17,7 @@ from test_lost_drafts import DRAFTING, with_damaged_int4
 from trimtab.domain.actions import Action, HandoverMode, SetSpeculation, SwitchWorker
 from trimtab.domain.events import ActionEnded, Event
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.readings import Reading
 from trimtab.runtime import dispatch
 from trimtab.runtime.dispatch import Dispatcher
 from trimtab.serving.requests import StreamHandle
@@ -216,7 +217,21 @@ async def test_a_generator_that_was_asked_for_makes_room_for_a_worker_that_can_d
         assert len(hands.rig.daemon.supervisor.workers) == 1
 
 
-async def test_memory_that_runs_short_takes_the_draft_and_not_the_worker(tiny: ModelSpec) -> None:
+def squeeze(rig: Rig, monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
+    """So much memory is available, and what a draft holds more once it has gone."""
+    (draft,) = [one for one in rig.model.variants if one.name == "int4"]
+
+    def seen(at_s: float) -> Reading:
+        worker = rig.daemon.streams.active
+        back = 0 if worker is None or worker.draft is not None else draft.weights_bytes
+        return Reading("memory.available", float(available_bytes + back), at_s)
+
+    monkeypatch.setattr(rig.sensors, "memory_available", seen)
+
+
+async def test_memory_that_runs_short_takes_the_draft_and_not_the_worker(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tiny, DRAFTING) as rig:
         await rig.serves("fp32")
         began, pid = rig.daemon.dispatcher.point.speculation, rig.worker_pid
@@ -224,7 +239,7 @@ async def test_memory_that_runs_short_takes_the_draft_and_not_the_worker(tiny: M
         answer = await rig.read(stream, tokens=20)
         limit = DRAFTING.memory
         assert limit is not None
-        rig.sensors.available_bytes = limit.headroom_bytes - 64 * 1024
+        squeeze(rig, monkeypatch, limit.headroom_bytes - 64 * 1024)
         await rig.until(lambda: rig.daemon.dispatcher.point.speculation != began)
         same = rig.worker_pid == pid
         await rig.read(stream, answer)
