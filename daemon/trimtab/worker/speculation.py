@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -20,7 +21,9 @@ _LENGTHS: Final = range(1, 9)
 MOST_DRAFTED: Final = _LENGTHS[-1]
 _FIRST_SLOPE: Final = 0.2
 _FIRST_DRAFT_RATIO: Final = 0.5
-_KEPT: Final = 15  # passes of each kind that costs are judged by
+_LEAST_SLOPE: Final = 0.01
+_KEPT: Final = 15  # passes over one token, and drafts, that costs are judged by
+_KEPT_SEVERAL: Final = 60  # passes over several: a length that isn't used any more is forgotten
 _SINGLE_EVERY: Final = 48
 _WEIGHT: Final = 0.08
 _WEIGHT_OF_ALL: Final = 0.01
@@ -34,12 +37,17 @@ class Costs:
 
     Seconds are those of the processor, so that what other programs take counts for nothing. They
     are kept as medians of the last passes: one that was disturbed all the same changes nothing.
+    The passes over each number of tokens are kept apart, since the engine's kernels go in steps: on
+    int4 the second token of a pass may cost 0.2 of one, the third 0.4.
     """
 
     def __init__(self) -> None:
         self._single_s: deque[float] = deque(maxlen=_KEPT)
-        self._several: deque[tuple[int, float]] = deque(maxlen=_KEPT)
+        self._single_now_s = 0.0
+        self._several: deque[tuple[int, float]] = deque(maxlen=_KEPT_SEVERAL)
+        self._verify_ratios = _verify_ratios({})
         self._draft_s: deque[float] = deque(maxlen=_KEPT)
+        self._draft_ratio = _FIRST_DRAFT_RATIO
         self._since_single = 0
 
     @property
@@ -52,31 +60,49 @@ class Costs:
         if rows == 1:
             self._since_single = 0
             self._single_s.append(seconds)
-        else:
-            self._since_single += 1
-            self._several.append((rows, seconds))
+            self._single_now_s = median(self._single_s)
+            return
+        self._since_single += 1
+        if self._single_now_s:
+            self._several.append((rows, seconds / self._single_now_s))
+            seen: dict[int, list[float]] = {}
+            for some_rows, ratio in self._several:
+                seen.setdefault(some_rows, []).append(ratio)
+            self._verify_ratios = _verify_ratios(seen)
 
     def drafted(self, tokens: int, seconds: float) -> None:
         """The draft variant wrote so many tokens in so long."""
         self._draft_s.append(seconds / tokens)
+        if self._single_now_s:
+            self._draft_ratio = median(self._draft_s) / self._single_now_s
 
     def round_ratio(self, length: int, *, free: bool) -> float:
         """A round's time in passes over one token; ``free`` if drafting itself costs nothing."""
-        verify = 1 + self._slope() * length
-        return verify if free else verify + length * self._draft_ratio()
+        verify = self._verify_ratios[length]
+        return verify if free else verify + length * self._draft_ratio
 
-    def _slope(self) -> float:
-        """What each token more costs, in passes over one."""
-        slopes = [_FIRST_SLOPE, _FIRST_SLOPE]
-        if self._single_s:
-            one_s = median(self._single_s)
-            slopes += [(seconds / one_s - 1) / (rows - 1) for rows, seconds in self._several]
-        return min(1.0, max(0.01, median(slopes)))
 
-    def _draft_ratio(self) -> float:
-        if not self._single_s or not self._draft_s:
-            return _FIRST_DRAFT_RATIO
-        return median(self._draft_s) / median(self._single_s)
+def _verify_ratios(seen: dict[int, list[float]]) -> list[float]:
+    """What it costs to verify drafts of 0, 1, … tokens, in passes over one token.
+
+    What nobody has measured lies on a line between its neighbours, or on the line to the last one.
+
+    Args:
+        seen: What passes over so many rows cost, in passes over one.
+    """
+    known = {1: 1.0}
+    for rows, ratios in sorted(seen.items()):
+        least, most = max(known.values()) + _LEAST_SLOPE, float(rows)
+        known[rows] = min(most, max(least, median([1 + _FIRST_SLOPE * (rows - 1), *ratios])))
+    last = max(known)
+    slope = (known[last] - 1) / (last - 1) if last > 1 else _FIRST_SLOPE
+    known.setdefault(MOST_DRAFTED + 1, 1 + slope * MOST_DRAFTED)
+    rows_known = sorted(known)
+    ratios = [1.0]
+    for lower, upper in pairwise(rows_known):
+        step = (known[upper] - known[lower]) / (upper - lower)
+        ratios += [known[lower] + step * more for more in range(1, upper - lower + 1)]
+    return ratios
 
 
 @dataclass(frozen=True, slots=True)
