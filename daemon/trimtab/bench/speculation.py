@@ -1,10 +1,13 @@
 """``trimtab bench speculation``: drafting when it pays against always and never.
 
 In a child process with one variant, the worker's own turns answer prompts of three kinds: free
-text, quoting, code, three of each; and all of them in a row as a mix. Three of each, since on int8
-and int4 the ways write different texts, and the ratio of one answer is mostly whose text repeats
-more. Three ways are compared in turn: no drafts, drafts wherever there are any, and the worker's
-choice. On fp32 the int4 variant drafts in the same KV cache where the text itself gives no draft.
+text, quoting, code, three of each; and all of them in a row as a mix. Three ways are compared in
+turn, answer by answer: no drafts, drafts wherever there are any, and the worker's choice. On int8
+and int4 the engine rounds otherwise in passes over several tokens, so each way would write a text
+of its own, and the ratio would say whose text repeats more. So the text that the variant writes
+without drafts is dictated to all three: everything is computed, and then the text goes on as it
+was written. On fp32 the int4 variant drafts in the same KV cache where the text itself gives no
+draft.
 """
 
 from __future__ import annotations
@@ -139,27 +142,26 @@ def _measure(
     from trimtab.bench.turns_alone import TurnsAlone
 
     worker = TurnsAlone(variant, draft)
-    prompts = {
-        name: [worker.render(text) for text in texts[:answers]] for name, texts in PROMPTS.items()
-    }
+    asked = [
+        (name, prompt, worker.write(prompt, tokens))
+        for name, questions in PROMPTS.items()
+        for prompt in map(worker.render, questions[:answers])
+    ]
+    _, first, text = asked[0]
     for way in _WAYS:  # costs are learned
-        worker.answer(prompts["free"][0], 24, _mode(way, draft), _fixed(way))
+        worker.answer(first, text[:24], _mode(way, draft), _fixed(way))
     found: dict[str, dict[str, list[Answers]]] = {
-        name: {way: [] for way in _WAYS} for name in (*prompts, "mix")
+        name: {way: [Answers()] * pairs for way in _WAYS} for name in (*PROMPTS, "mix")
     }
     for pair in range(pairs):
-        for way in _WAYS if pair % 2 == 0 else reversed(_WAYS):
-            mix = Answers()
-            for name, those in prompts.items():
-                one = Answers()
-                for prompt in those:
-                    begun_s = perf_counter()
-                    end = worker.answer(prompt, tokens, _mode(way, draft), _fixed(way))
-                    took_s = perf_counter() - begun_s - end.prefill_s
-                    one += Answers(tokens - 1, took_s, end.drafted, end.accepted)
-                found[name][way].append(one)
-                mix += one
-            found["mix"][way].append(mix)
+        for number, (name, prompt, text) in enumerate(asked):
+            for way in _WAYS if (pair + number) % 2 == 0 else reversed(_WAYS):
+                begun_s = perf_counter()
+                end = worker.answer(prompt, text, _mode(way, draft), _fixed(way))
+                took_s = perf_counter() - begun_s - end.prefill_s
+                one = Answers(tokens - 1, took_s, end.drafted, end.accepted)
+                found[name][way][pair] += one
+                found["mix"][way][pair] += one
     return found
 
 

@@ -6,6 +6,7 @@ It imports the engine, so only children of benchmarks import it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.domain.models import VariantSpec
@@ -33,8 +34,19 @@ class _Always(Acceptance):
         return Round(min(self._tokens, most), 3.0 if free else 2.0) if most else NO_ROUND
 
 
+class _Dictated(Stream):
+    """Says what it is told to: what the model would have said is computed and thrown away."""
+
+    text: Sequence[int] = ()
+
+    def _take(self, token: int) -> str:
+        return super()._take(self.text[self.produced] if self.text else token)
+
+
 class TurnsAlone:
     """One variant, perhaps with a draft, and one stream at a time.
+
+    Turns that choose know only what they did themselves: those that always draft are others.
 
     Args:
         variant: The target.
@@ -50,7 +62,8 @@ class TurnsAlone:
             self._decoder.add_draft(loaded)
         self._tokenizer = Tokenizer(facts)
         self._language = Language(self._tokenizer.vocabulary, facts.vocabulary, facts.eos)
-        self._turns = Turns(self._decoder, self._say, self._over)
+        self._choosing = Turns(self._decoder, self._say, self._over)
+        self._fixed = Turns(self._decoder, self._say, self._over)
         self._experience = Experience()
         self._numbers = itertools.count(1)
         self._error: Exception | None = None
@@ -60,32 +73,43 @@ class TurnsAlone:
         message = {"role": "user", "content": question}
         return self._tokenizer.render(Render(id=0, messages=[message]))
 
-    def answer(self, prompt: list[int], tokens: int, mode: str, always: int) -> Finished:
-        """Answer greedily.
+    def write(self, prompt: list[int], tokens: int) -> list[int]:
+        """Answer greedily and without drafts; returns the answer's token ids."""
+        return self._answer(prompt, tokens, "off", 0, ()).tokens[len(prompt) :]
+
+    def answer(self, prompt: list[int], text: Sequence[int], mode: str, always: int) -> Finished:
+        """Say a text token by token, as if the model had chosen it.
 
         Args:
             prompt: Token ids.
-            tokens: How many to generate, past the end of the answer if need be.
+            text: Token ids of the answer.
             mode: Which drafts may be used, as `Speculate` has it.
             always: Draft so many tokens whenever there are any; 0 for the worker's choice.
 
         Raises:
             EngineError: The engine failed.
         """
+        return self._answer(prompt, len(text), mode, always, text).finished(EndReason.LENGTH)
+
+    def _answer(
+        self, prompt: list[int], tokens: int, mode: str, always: int, text: Sequence[int]
+    ) -> Stream:
         number = next(self._numbers)
         start = Start(stream=number, prompt=prompt, max_tokens=tokens, ignore_eos=True)
-        stream = Stream(start, self._language, self._experience)
+        stream = _Dictated(start, self._language, self._experience)
+        stream.text = text
         stream.cache = self._decoder.open(Place(stream.capacity))
         if always:
             stream.ngram, stream.draft = _Always(always), _Always(always)
-        self._turns.mode = mode
+        turns = self._fixed if always else self._choosing
+        turns.mode = mode
         while stream.ended is None and self._error is None:
-            self._turns.decode([stream])
-            self._turns.prefill([stream])
+            turns.decode([stream])
+            turns.prefill([stream])
         self._decoder.close(stream.cache)
         if self._error is not None:
             raise self._error
-        return stream.finished(EndReason.LENGTH)
+        return stream
 
     def _say(self, message: FromWorker) -> None:
         """Nobody listens."""
