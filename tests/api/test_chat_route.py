@@ -117,6 +117,7 @@ async def test_every_sampling_field_reaches_the_engine(gateway: Gateway) -> None
     assert answer.status_code == 200
     assert request.sampling.temperature == 0.5
     assert request.sampling.seed == 2**64 - 1
+    assert request.sampling.seeded
     assert request.sampling.logit_bias == {5: -100.0}
     assert request.sampling.repetition_penalty == 1.1
     assert request.stop == ("\n", "END")
@@ -130,6 +131,7 @@ async def test_two_requests_without_a_seed_get_different_ones(gateway: Gateway) 
 
     first, second = gateway.inference.requests
     assert first.sampling.seed != second.sampling.seed
+    assert not first.sampling.seeded
 
 
 async def test_a_developer_message_and_text_parts_become_what_templates_know(

@@ -50,6 +50,7 @@ async def test_the_official_client_generates(gateway: Gateway, client: ollama.As
         {"role": "user", "content": "Why?"},
     ]
     assert (asked.max_tokens, asked.stop, asked.sampling.seed) == (9, ("END",), 3)
+    assert asked.sampling.seeded
     assert asked.sampling.temperature == 0.1
     assert (as_it_is.messages, as_it_is.text) == (None, "Why?")
 

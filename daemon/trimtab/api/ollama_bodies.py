@@ -221,6 +221,7 @@ def _sampling(options: Options) -> Sampling:
         top_p=_or(options.top_p, _DEFAULT_TOP_P),
         top_k=_DEFAULT_TOP_K if options.top_k is None else options.top_k,
         seed=secrets.randbits(63) if options.seed is None else options.seed & _SEED_MASK,
+        seeded=options.seed is not None,
         repetition_penalty=1.0 if last_n == 0 else penalty,
         repetition_window=max(0, last_n),
         presence_penalty=_or(options.presence_penalty, 0.0),

@@ -229,6 +229,7 @@ def _sampling(body: _Common, top_logprobs: int) -> Sampling:
         top_p=_or(body.top_p, 1.0),
         top_k=body.top_k or 0,
         seed=seed,
+        seeded=body.seed is not None,
         repetition_penalty=_or(body.repetition_penalty, 1.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),

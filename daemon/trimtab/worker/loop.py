@@ -28,7 +28,7 @@ from trimtab.worker.guide_grammar import GuideError
 from trimtab.worker.guides import Guides
 from trimtab.worker.listening import Listener
 from trimtab.worker.memory import Held
-from trimtab.worker.speculation import Experience
+from trimtab.worker.speculation import Experiences
 from trimtab.worker.stream import EndReason, Language, Stream
 from trimtab.worker.tokenizer import Tokenizer
 from trimtab.worker.turns import Turns
@@ -91,7 +91,7 @@ class Loop:
         self._context = context
         self._guides = guides
         self._drafts = drafts
-        self._experience = Experience()
+        self._experiences = Experiences()
         self._streams: dict[int, Stream] = {}
         self._listener = Listener(channel)
         signal.set_wakeup_fd(self._listener.signalled, warn_on_full_buffer=False)
@@ -205,6 +205,8 @@ class Loop:
             case DraftWith():
                 if self._turns.mode == "draft":
                     self._turns.mode = "ngram"
+                self._experiences.forget_variant()
+                self._turns.forget_draft_costs()
                 self._drafts.order(message)
 
     def _steer(self, stream: Stream, message: Cancel | Detach | Pause | Resume | Grant) -> None:
@@ -263,7 +265,8 @@ class Loop:
             check_start(start, self._language.size, self._context)
             guided = self._guides.follow(start.guide) if start.guide else None
             shown = self._guides.shown(start.guide) if start.guide else frozenset()
-            stream = Stream(start, self._language, self._experience, descriptor, guided, shown)
+            experience = self._experiences.of(start.sampling)
+            stream = Stream(start, self._language, experience, descriptor, guided, shown)
             if stream.ended:
                 self._over(stream, None)
                 return

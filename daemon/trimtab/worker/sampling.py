@@ -28,6 +28,7 @@ _BLOCK: Final = 256
 _FIRST_GUESS: Final = 128  # candidates that are tried first for top-p
 _SMALLEST_BLOCK: Final = 8
 _MASK: Final = (1 << 64) - 1
+_GUESS, _ACCEPT, _REJECTED = 1, 2, 3  # which of the numbers at a position; the token's own is 0
 
 
 def uniform(seed: int, position: int, draw: int = 0) -> float:
@@ -75,11 +76,39 @@ class Distribution:
 
     def probability(self, token: int) -> float:
         """The probability of one token."""
-        total = float(self.weights.sum(dtype=np.float64))
+        return float(self._weights_of(np.array([token]))[0]) / self._total
+
+    def beyond(self, other: Distribution) -> Distribution:
+        """What is likelier here than there, by how much: max(p - q, 0)."""
+        ids = np.arange(len(self.weights)) if self.ids is None else self.ids
+        weights = self.weights / self._total
+        weights = weights - other._weights_of(ids) / other._total
+        return Distribution(self.ids, np.maximum(weights, 0))
+
+    @property
+    def _total(self) -> float:
+        return float(self.weights.sum(dtype=np.float64))
+
+    def _weights_of(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The weights of these tokens."""
         if self.ids is None:
-            return float(self.weights[token]) / total
-        at = np.flatnonzero(self.ids == token)
-        return float(self.weights[at[0]]) / total if len(at) else 0.0
+            return self.weights[ids].astype(np.float64)
+        order = np.argsort(self.ids)
+        at = order[np.minimum(self.ids.searchsorted(ids, sorter=order), len(order) - 1)]
+        return np.where(self.ids[at] == ids, self.weights[at], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A token that a draft variant drew.
+
+    Attributes:
+        token: Its id.
+        drawn_from: The draft's own distribution.
+    """
+
+    token: int
+    drawn_from: Distribution
 
 
 def _pick(weights: NDArray[np.float32] | NDArray[np.float64], u: float) -> int:
@@ -131,11 +160,6 @@ class Sampler:
             for token in prompt[-sampling.repetition_window :]:
                 self._see(self._seen, token)
 
-    @property
-    def greedy(self) -> bool:
-        """True if the best token is always taken."""
-        return self._sampling.temperature == 0 or self._sampling.top_k == 1
-
     def observe(self, token: int) -> None:
         """Take note of a token that was generated."""
         if self._seen is not None:
@@ -151,22 +175,61 @@ class Sampler:
             if len(self._recent) > window:
                 seen.remove(self._recent.popleft())
 
-    def choose(self, logits: Logits, position: int) -> int:
+    def choose(self, logits: Logits, position: int, guess: Guess | None = None) -> int:
         """The token for ``position``.
+
+        A guess is taken with the probability min(1, p / q) of its token, where p is its probability
+        here and q that in the draft's own distribution. If it isn't, the token is drawn from what
+        is likelier here than there. So whatever the draft is, a token comes with the probability
+        that it has here (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
+        Decoding", appendix A.1).
 
         Args:
             logits: One for each token id; changed in place by penalties and biases.
             position: Of the token in prompt and answer.
+            guess: What a draft variant drew for this position; see `guess`.
 
         Raises:
             EngineError: The engine's logits aren't numbers.
         """
         self.adjust(logits)
-        if self.greedy:
+        if self._sampling.greedy:
             token = int(logits.argmax())
             _check(logits[token])
             return token
-        return self.distribution(logits).draw(uniform(self._sampling.seed, position))
+        seed, here = self._sampling.seed, self.distribution(logits)
+        if guess is None:
+            return here.draw(uniform(seed, position))
+        ratio = here.probability(guess.token) / guess.drawn_from.probability(guess.token)
+        if uniform(seed, position, _ACCEPT) < ratio:
+            return guess.token
+        rest = here.beyond(guess.drawn_from)
+        if not rest.weights.any():  # rounding alone said no
+            rest = here
+        return rest.draw(uniform(seed, position, _REJECTED))
+
+    def guess(self, logits: Logits, position: int) -> tuple[int, Distribution | None]:
+        """What a draft variant's logits say of ``position``.
+
+        A greedy answer, and one that has to be the same without drafts, takes a guess only if it is
+        the token that it would have chosen; so it is guessed with that token's own random number.
+
+        Args:
+            logits: Of the draft variant; changed in place.
+            position: Of the token in prompt and answer.
+
+        Returns:
+            The token, and the distribution that it was drawn from if `choose` is to judge it by
+            that.
+
+        Raises:
+            EngineError: The engine's logits aren't numbers.
+        """
+        if self._sampling.greedy or self._sampling.seeded:
+            return self.choose(logits, position), None
+        self.adjust(logits)
+        drawn_from = self.distribution(logits)
+        return drawn_from.draw(uniform(self._sampling.seed, position, _GUESS)), drawn_from
 
     def adjust(self, logits: Logits) -> None:
         """Apply penalties and biases in place."""
@@ -195,7 +258,7 @@ class Sampler:
         sampling = self._sampling
         peak = logits.max()
         _check(peak)
-        if self.greedy:
+        if sampling.greedy:
             return Distribution(np.array([logits.argmax()]), np.ones(1))
         if 0 < sampling.top_k < len(logits):
             ids = best_ids(logits, sampling.top_k)

@@ -17,6 +17,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+from trimtab.workers.protocol import Sampling
+
 _LENGTHS: Final = range(1, 9)
 MOST_DRAFTED: Final = _LENGTHS[-1]
 _FIRST_SLOPE: Final = 0.2
@@ -75,6 +77,11 @@ class Costs:
         self._draft_s.append(seconds / tokens)
         if self._single_now_s:
             self._draft_ratio = median(self._draft_s) / self._single_now_s
+
+    def forget_drafts(self) -> None:
+        """What drafts cost, that is: the draft variant is another one now."""
+        self._draft_s.clear()
+        self._draft_ratio = _FIRST_DRAFT_RATIO
 
     def round_ratio(self, length: int, *, free: bool) -> float:
         """A round's time in passes over one token; ``free`` if drafting itself costs nothing."""
@@ -239,7 +246,7 @@ class Belief:
 
 
 class Experience:
-    """What a worker's streams have taught of drafts: each begins with it.
+    """What a worker's streams of one kind have taught of drafts: each begins with it.
 
     Measured on recorded answers of SmolLM2 (free text, quotes and code in turn, three variants): a
     stream that begins so reaches 0.996 of the better of always and never on average; 0.987 if each
@@ -253,4 +260,29 @@ class Experience:
 
     def __init__(self) -> None:
         self.ngrams = Belief((0.5, 0.6, 0.75, 0.85), (4, 6, 9), counts_for=12)
+        self.forget_variant()
+
+    def forget_variant(self) -> None:
+        """It will be another one: what is believed of it begins anew."""
         self.variant = Belief((0.7, 0.75), (1,), counts_for=6)
+
+
+class Experiences:
+    """One experience for each kind of answer.
+
+    Drafts are right more often where the best token is always taken than where it is drawn, and a
+    draft variant less often where what is drawn must be the same as without it.
+    """
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, Experience] = {}
+
+    def of(self, sampling: Sampling) -> Experience:
+        """That of the answers that are drawn like this one."""
+        kind = "greedy" if sampling.greedy else "seeded" if sampling.seeded else "drawn"
+        return self._by_kind.setdefault(kind, Experience())
+
+    def forget_variant(self) -> None:
+        """The draft variant is another one now."""
+        for experience in self._by_kind.values():
+            experience.forget_variant()

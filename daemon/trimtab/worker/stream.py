@@ -16,7 +16,7 @@ from trimtab.worker.decoder import Cache, Moving
 from trimtab.worker.detokenize import Detokenizer
 from trimtab.worker.guides import GuidedAnswer
 from trimtab.worker.ngram import NgramIndex
-from trimtab.worker.sampling import Logits, Sampler, log_probabilities
+from trimtab.worker.sampling import Distribution, Guess, Logits, Sampler, log_probabilities
 from trimtab.worker.speculation import Acceptance, Experience
 from trimtab.worker.stop import StopScanner
 from trimtab.worker.vocabulary import Vocabulary
@@ -97,6 +97,8 @@ class Stream:
         drafted: Tokens that were drafted and verified.
         accepted: How many of them were right.
         forecast: What the n-gram index expects next; judged when the next token is known.
+        guessed_from: What the draft variant's last draft was drawn from, token by token; empty if a
+            drafted token is right only where it is the one that would have been chosen.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Stream:
         self.accepted = 0
         self._index: NgramIndex | None = None
         self.forecast: int | None = None
+        self.guessed_from: list[Distribution] = []
         self._start = start
         self._language = language
         self._descriptor = descriptor
@@ -189,11 +192,12 @@ class Stream:
         """Tokens in that segment whose KV counts; the newest token must be computed anyway."""
         return min(self._start.valid, self.view.cached(len(self.tokens)) - 1)
 
-    def advance(self, logits: Logits) -> Tokens:
+    def advance(self, logits: Logits, guess: Guess | None = None) -> Tokens:
         """Choose the next token; `ended` says afterwards whether it was the last.
 
         Args:
             logits: For the next token; changed in place.
+            guess: What the draft variant drew for it.
 
         Raises:
             EngineError: The logits aren't numbers, or the answer's form is too costly to follow.
@@ -203,7 +207,7 @@ class Stream:
         if self._guided is not None:
             self._guided.forget_foreseen()
             self._guided.mask(logits)
-        token = self._sampler.choose(logits, len(self.tokens))
+        token = self._sampler.choose(logits, len(self.tokens), guess)
         logprobs = [self._logprob(raw, token, wanted)] if wanted >= 0 else []
         first = self.produced
         text = self._take(token)
@@ -239,13 +243,18 @@ class Stream:
 
     def guess(self, logits: Logits, ahead: int) -> int:
         """What this stream would choose from a draft's logits, ``ahead`` tokens after the next."""
-        if self._guided is None:
-            return self._sampler.choose(logits, len(self.tokens) + ahead)
+        guided = self._guided
         if ahead == 0:
-            self._guided.forget_foreseen()
-        self._guided.mask(logits)
-        token = self._sampler.choose(logits, len(self.tokens) + ahead)
-        self._guided.foresee(token)
+            self.guessed_from = []
+            if guided is not None:
+                guided.forget_foreseen()
+        if guided is not None:
+            guided.mask(logits)
+        token, drawn_from = self._sampler.guess(logits, len(self.tokens) + ahead)
+        if drawn_from is not None:
+            self.guessed_from.append(drawn_from)
+        if guided is not None:
+            guided.foresee(token)
         return token
 
     def settle(self, journey: Journey) -> None:

@@ -2,7 +2,8 @@
 
 One stream that decodes alone may be given several tokens in a turn: drafts are verified in one
 pass of the model, and each token is chosen from the model's own logits with the stream's own
-randomness. So drafts change how fast tokens come, never which.
+randomness. So drafts change how fast tokens come, never how likely each is; and never which, if the
+answer is greedy or its seed was given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trimtab.worker.decoder import Decoder, InterruptedRunError
 from trimtab.worker.guides import CostlyFormError
 from trimtab.worker.listening import Interrupt
 from trimtab.worker.pace import Pacer, PieceSize
-from trimtab.worker.sampling import Logits
+from trimtab.worker.sampling import Guess, Logits
 from trimtab.worker.speculation import MOST_DRAFTED, NO_ROUND, Acceptance, Costs
 from trimtab.worker.stream import Stream
 from trimtab.workers.protocol import DraftLost, FromWorker, Grow, Progress
@@ -101,6 +102,10 @@ class Turns:
             else:
                 self._advance(stream, logits)
 
+    def forget_draft_costs(self) -> None:
+        """What the draft variant costs is to be measured anew: it will be another one."""
+        self._costs.forget_drafts()
+
     def prefill(self, streams: Iterable[Stream]) -> None:
         """A piece of the prompt that has waited longest."""
         running = [stream for stream in streams if self.can_go_on(stream)]
@@ -154,10 +159,10 @@ class Turns:
         if self._next(stream, logits) and stream.ended:
             self._over(stream, None)
 
-    def _next(self, stream: Stream, logits: Logits) -> bool:
+    def _next(self, stream: Stream, logits: Logits, guess: Guess | None = None) -> bool:
         """Choose, say and count the next token; False if an error has ended the stream."""
         try:
-            tokens = stream.advance(logits)
+            tokens = stream.advance(logits, guess)
         except Exception as error:  # whatever it is, the other streams go on
             self._over(stream, error)
             return False
@@ -252,19 +257,22 @@ class Turns:
     def _verify(self, stream: Stream, source: Acceptance, draft: list[int]) -> None:
         cache = stream.cache
         assert cache is not None
+        guesses: list[Guess | None] = [None] * (len(draft) + 1)
         if source is stream.ngram:
             stream.forecast = None  # the whole draft is judged below
+        elif stream.guessed_from:
+            guesses[:-1] = map(Guess, draft, stream.guessed_from)
         before = cache.length
         begun = _Start(judged=True)
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
         self._decoded(stream, self._ran(begun))
         self._costs.passed(len(rows), begun.worked_s())
-        right, alive = 0, self._next(stream, rows[0])
+        right, alive = 0, self._next(stream, rows[0], guesses[0])
         while alive and right < len(draft) and stream.tokens[-1] == draft[right]:
             right += 1
             if stream.ended:
                 break
-            alive = self._next(stream, rows[right])
+            alive = self._next(stream, rows[right], guesses[right])
         goes_on = alive and stream.ended is None
         source.judged(right, wrong=goes_on and right < len(draft))
         stream.drafted += len(draft)

@@ -35,6 +35,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
         top_p: Smallest set of tokens whose probability reaches this; 1 for all, 0 for the best one.
         top_k: At most this many tokens; 0 for no limit.
         seed: Any 64-bit number.
+        seeded: True if whoever asks gave the seed, and may ask for the same answer again: drafts
+            must not change it.
         repetition_penalty: Divides positive and multiplies negative logits of tokens seen; 1: off.
         repetition_window: How many of the last tokens, those of the prompt included, count as seen
             for that; 0 for all.
@@ -49,12 +51,18 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+    seeded: bool = True
     repetition_penalty: float = 1.0
     repetition_window: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     top_logprobs: int = -1
+
+    @property
+    def greedy(self) -> bool:
+        """True if the best token is always taken."""
+        return self.temperature == 0 or self.top_k == 1
 
 
 class Tool(msgspec.Struct, frozen=True, omit_defaults=True):
