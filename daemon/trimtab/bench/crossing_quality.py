@@ -2,14 +2,17 @@
 
 A child process prefills a text with each variant into a segment of its own, then has each variant
 score what follows on each of the segments. The measure is the mean KL divergence from what the same
-weights say on their own KV.
+weights say on their own KV. It is larger the harder a text is to foresee; so what the variants
+differ by on the same text, each with its own KV, is measured beside it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +27,21 @@ if TYPE_CHECKING:
 _PIECE: Final = 64
 
 
-def crossing_kl(model: ModelSpec, text: str, prefix: int, scored: int) -> dict[str, float]:
-    """Mean KL by pair, named ``weights<KV of``, for every two variants that share a KV shape.
+@dataclass(frozen=True, slots=True)
+class CrossingCost:
+    """Mean KL divergences over a text, for every two variants that share a KV shape.
+
+    Attributes:
+        crossed: Of the same weights on another's KV from them on their own, by ``weights<KV of``.
+        apart: Of the other variant from the weights, each on its own KV, by the same names.
+    """
+
+    crossed: dict[str, float]
+    apart: dict[str, float]
+
+
+def crossing_cost(model: ModelSpec, text: str, prefix: int, scored: int) -> CrossingCost:
+    """Measure every two variants that share a KV shape.
 
     Args:
         model: Its variants are compared.
@@ -38,26 +54,42 @@ def crossing_kl(model: ModelSpec, text: str, prefix: int, scored: int) -> dict[s
         return executor.submit(_measure, model.variants, text, prefix, scored).result()
 
 
-def _measure(
-    variants: tuple[VariantSpec, ...], text: str, prefix: int, scored: int
-) -> dict[str, float]:
+def _measure(variants: Sequence[VariantSpec], text: str, prefix: int, scored: int) -> CrossingCost:
     """Runs in the child: one variant is loaded at a time."""
     tokens = _tokens(variants[0], text, prefix + scored)
     segments = {one.name: _prefilled(one, tokens[:prefix]) for one in variants}
-    divergences: dict[str, float] = {}
+    own: dict[str, NDArray[np.float32]] = {}
+    crossed: dict[str, float] = {}
     try:
         for weights in variants:
             decoder = _decoder(weights, len(tokens))
-            own = _log_probabilities(decoder, segments[weights.name], tokens, prefix)
-            for other in variants:
-                if other.name == weights.name or other.fingerprint != weights.fingerprint:
-                    continue
-                crossed = _log_probabilities(decoder, segments[other.name], tokens, prefix)
-                divergences[f"{weights.name}<{other.name}"] = round(_kl(own, crossed), 4)
+            mine = _log_probabilities(decoder, segments[weights.name], tokens, prefix)
+            own[weights.name] = mine
+            for other in _others(weights, variants):
+                theirs = _log_probabilities(decoder, segments[other.name], tokens, prefix)
+                crossed[_pair(weights, other)] = _kl(mine, theirs)
     finally:
         for descriptor in segments.values():
             os.close(descriptor)
-    return divergences
+    apart = {
+        _pair(weights, other): _kl(own[weights.name], own[other.name])
+        for weights in variants
+        for other in _others(weights, variants)
+    }
+    return CrossingCost(crossed, apart)
+
+
+def _others(one: VariantSpec, variants: Sequence[VariantSpec]) -> list[VariantSpec]:
+    """Those that it can take KV from."""
+    return [
+        other
+        for other in variants
+        if other.name != one.name and other.fingerprint == one.fingerprint
+    ]
+
+
+def _pair(weights: VariantSpec, kv_of: VariantSpec) -> str:
+    return f"{weights.name}<{kv_of.name}"
 
 
 def _tokens(variant: VariantSpec, text: str, count: int) -> list[int]:
@@ -108,7 +140,7 @@ def _log_probabilities(
     return np.concatenate(rows)
 
 
-def _kl(own: NDArray[np.float32], crossed: NDArray[np.float32]) -> float:
+def _kl(own: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     import numpy as np
 
-    return float((np.exp(own) * (own - crossed)).sum(axis=1).mean())
+    return round(float((np.exp(own) * (own - other)).sum(axis=1).mean()), 4)

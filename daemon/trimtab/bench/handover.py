@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from trimtab.bench.child_daemon import ChildDaemon, Setup
-from trimtab.bench.crossing_quality import crossing_kl
+from trimtab.bench.crossing_quality import crossing_cost
 from trimtab.bench.paired import in_turn, middle, spread
 from trimtab.bench.subject import bench_model, models
 from trimtab.bench.timed_stream import TimedAnswer, follow, until
@@ -70,6 +70,7 @@ def run(quick: bool) -> dict[str, Any]:
     kv_ms = [kv.ms for kv, _ in warm]
     replay_ms = [replay.ms for _, replay in warm]
     cold_ms = [pause.ms for pause in cold]
+    cost = crossing_cost(model, TEXT.read_text(), prefix, 20 if quick else 300)
     return {
         "pause_ms_kv": middle(kv_ms, 1),
         "pause_ms_replay": middle(replay_ms, 1),
@@ -78,7 +79,8 @@ def run(quick: bool) -> dict[str, Any]:
         "load_ms": middle([pause.load_ms for pause in cold], 1),
         "cold_over_load_ms": middle([pause.ms - pause.load_ms for pause in cold], 1),
         "longest_gap_ms_kv": middle([kv.longest_ms for kv, _ in warm], 1),
-        "kl": crossing_kl(model, TEXT.read_text(), prefix, 20 if quick else 300),
+        "kl": cost.crossed,
+        "kl_apart": cost.apart,
         "spread_ms_kv": spread(kv_ms, 1),
         "spread_ms_replay": spread(replay_ms, 1),
         "spread_ms_cold": spread(cold_ms, 1),

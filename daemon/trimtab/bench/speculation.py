@@ -22,7 +22,7 @@ from trimtab.bench.paired import middle, spread
 from trimtab.bench.subject import bench_model, variant_of
 from trimtab.domain.models import VariantSpec
 
-PAIRS: Final = 5
+PAIRS: Final = 7
 TOKENS: Final = 96
 _ALWAYS: Final = 4  # tokens drafted at once when nobody chooses
 _WAYS: Final = ("off", "on", "choice")
