@@ -12,6 +12,7 @@ from quantized_kv import quantize_kv as give_quantized_kv
 
 from trimtab.catalog.build import BuildRequest, build_model
 from trimtab.catalog.graph import read_graph
+from trimtab.catalog.indices import INDICES_GRAPH
 from trimtab.catalog.load import load_catalog
 from trimtab.catalog.manifest import Rope
 from trimtab.catalog.quantize_kv import key_limits, pair_lengths, quantize_kv
@@ -80,6 +81,15 @@ def test_the_graph_says_what_it_is(tmp_path: Path) -> None:
 
     assert (before.kv_dtype, after.kv_dtype) == ("float32", "int8")
     assert (before.kv, before.rope, before.precision) == (after.kv, after.rope, after.precision)
+
+
+def test_second_graphs_of_the_other_cache_stay_behind(tmp_path: Path) -> None:
+    shutil.copytree(TINY / "fp32", tmp_path / "source")
+    for name in (INDICES_GRAPH, "model.indices-0a1b2c3d.onnx"):
+        (tmp_path / "source" / name).write_bytes(b"of the fp32 cache")
+    quantize_kv(tmp_path / "source", tmp_path / "v", "The sea was calm. " * 40, 1)
+
+    assert not [file for file in (tmp_path / "v").iterdir() if "indices" in file.name]
 
 
 @pytest.mark.parametrize("interleaved", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,8 @@ from worker_peer import TINY
 
 from trimtab.catalog.indices import write_indices_graph
 from trimtab.errors import EngineError
+from trimtab.worker import choice as choice_module
+from trimtab.worker import kv_decoder, kv_graph
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Cache, Decoder, Place
 from trimtab.worker.generator import GeneratorDecoder
@@ -490,3 +493,57 @@ def test_what_the_kv_decoder_cannot_serve_goes_to_the_generator_with_the_reason(
 
         assert choice.decoder.name == "generator"
         assert "window of 64 tokens" in choice.reason
+
+
+def test_what_was_loaded_in_vain_is_gone_before_the_generator_loads_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions: list[weakref.ref[Any]] = []
+    made = kv_graph.ort.InferenceSession
+    there_at_the_second_load: list[weakref.ref[Any]] = []
+
+    def remembered(*given: Any, **named: Any) -> Any:
+        session = made(*given, **named)
+        sessions.append(weakref.ref(session))
+        return session
+
+    def unsuitable(*_: object) -> None:
+        raise UnsuitableError("another cache")
+
+    def generator(*given: Any) -> GeneratorDecoder:
+        there_at_the_second_load.extend(one for one in sessions if one() is not None)
+        return GeneratorDecoder(*given)
+
+    monkeypatch.setattr(kv_graph.ort, "InferenceSession", remembered)
+    monkeypatch.setattr(kv_graph, "kv_type", unsuitable)
+    monkeypatch.setattr(choice_module, "GeneratorDecoder", generator)
+    facts = read_variant(TINY / "fp32")
+    chosen = choose_decoder(facts, Load(folder=str(TINY / "fp32"), threads=1))
+
+    assert (chosen.decoder.name, chosen.reason) == ("generator", "another cache")
+    assert len(sessions) == 1
+    assert not there_at_the_second_load
+
+
+def test_where_memory_is_short_for_a_batch_each_goes_on_alone(
+    kv: KvDecoder, opened: list[KvCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    batch, alone = [], []
+    for at in (1, 2):
+        cache, _ = prefilled(kv, [*range(5, 20 + at)], Place(CONTEXT))
+        assert isinstance(cache, KvCache)
+        opened.append(cache)
+        batch.append((cache, 9))
+        (logits,) = kv.step([(cache, 9)])
+        assert not isinstance(logits, EngineError)
+        alone.append(logits.copy())
+        kv.rewind(cache, cache.length - 1)
+    monkeypatch.setattr(kv_decoder, "Weave", short)
+    together = kv.step(batch)
+    np.testing.assert_array_equal(np.array(together), np.array(alone))
+    monkeypatch.setattr(kv, "_run", short)
+
+    assert [type(one) for one in kv.step(batch)] == [EngineError, EngineError]

@@ -64,6 +64,14 @@ def write_indices_graph(folder: Path, graph: str, head_size: int, published: str
     return name
 
 
+def is_second_graph(name: str) -> bool:
+    """True if a file of a variant is one of those that `write_indices_graph` makes."""
+    first = Path(INDICES_GRAPH)
+    return name == INDICES_GRAPH or (
+        name.startswith(f"{first.stem}-") and name.endswith(first.suffix)
+    )
+
+
 def _free_name(folder: Path, data: bytes) -> str:
     """A name under which nothing else lies."""
     first = folder / INDICES_GRAPH

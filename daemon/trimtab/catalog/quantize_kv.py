@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from trimtab.catalog.graph import FIRST_SCALE, GraphFacts, read_graph
-from trimtab.catalog.indices import INDICES_GRAPH
+from trimtab.catalog.indices import is_second_graph
 from trimtab.catalog.manifest import Rope
 from trimtab.catalog.own_session import OwnSession
 from trimtab.errors import BuildError
@@ -54,7 +54,7 @@ def quantize_kv(source: Path, target: Path, text: str, threads: int) -> None:
     keys, values = _largest(source, facts, text, threads)
     target.mkdir(parents=True)
     for file in sorted(source.iterdir()):
-        if file.name not in (facts.graph, INDICES_GRAPH):
+        if file.name != facts.graph and not is_second_graph(file.name):
             _link(file, target / file.name)
     model = onnx.load(str(source / facts.graph), load_external_data=False)
     _edit(model.graph, keys / _RANGE, values / _RANGE, source)

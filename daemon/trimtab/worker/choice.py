@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 from trimtab.errors import LoadError
+from trimtab.lean import give_back_free_memory
 from trimtab.worker.decoder import Decoder
 from trimtab.worker.generator import GeneratorDecoder
 from trimtab.worker.kv_decoder import KvDecoder
@@ -48,7 +50,10 @@ def choose_decoder(facts: VariantFacts, load: Load) -> Choice:
         return Choice(GeneratorDecoder(facts, load.threads))
     context = min(load.context, facts.context)
     try:
-        decoder = KvDecoder(facts, load.threads, context, load.indices_graph, load.rope)
+        return Choice(KvDecoder(facts, load.threads, context, load.indices_graph, load.rope))
     except UnsuitableError as error:
-        return Choice(GeneratorDecoder(facts, load.threads), error.message)
-    return Choice(decoder)
+        reason = error.message
+    # Not while the error is at hand: it holds what has been loaded, and all is loaded once more.
+    gc.collect()
+    give_back_free_memory()
+    return Choice(GeneratorDecoder(facts, load.threads), reason)

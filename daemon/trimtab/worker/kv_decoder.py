@@ -276,7 +276,7 @@ class KvDecoder:
         if len(batch) > 1:
             try:
                 return list(self._step_together(batch))
-            except EngineError:
+            except (EngineError, MemoryError):
                 pass  # one of them may be at fault; nobody has moved, so each is tried alone
         return [_kept(self._step_alone(cache, token)) for cache, token in batch]
 
@@ -298,6 +298,8 @@ class KvDecoder:
             logits: Logits = self._run(_own(cache), (token,), FIRST_ROW)[0]
         except EngineError as error:
             return error
+        except MemoryError:
+            return EngineError("there is no memory for its next token", code="out_of_memory")
         return logits
 
 
