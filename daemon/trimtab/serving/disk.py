@@ -23,7 +23,8 @@ from typing import Final
 from trimtab.domain.kv import KvShape, Span
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.rest import Rest
-from trimtab.serving.segments import Segment
+from trimtab.serving.segments import Segment, punch
+from trimtab.serving.threads import close_on_disk
 from trimtab.serving.write_budget import Claim, WriteBudget
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -54,9 +55,9 @@ class Stored:
     doubtful: bool = False
 
     def close(self) -> None:
-        """Give the space back."""
+        """Give the space back, soon."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            close_on_disk(self.descriptor)
             self.descriptor = -1
 
 
@@ -131,13 +132,13 @@ class FileSegment(Segment):
     def leave(self, tokens: int) -> Stored:
         """Leave its first positions behind as a stored conversation; the segment is closed.
 
+        What it holds beyond them is given back by `KvDisk.seal`.
+
         Raises:
-            ServingError: The space of the others can't be given back, or what is there may be
-                wrong; it is as it was.
+            ServingError: What is there may be wrong; it is as it was.
         """
         if self.doubtful:
             raise ServingError("the disk has failed to write it", code="kv_disk_failed")
-        self.cut(tokens)
         size_bytes = self.predicted_bytes(tokens)
         self._closed(self.claim, size_bytes)
         self._left = Stored(self._descriptor, tokens, size_bytes, checksum=None, spread=True)
@@ -154,9 +155,10 @@ class FileSegment(Segment):
             self._left.doubtful = True
 
     def close(self) -> None:
-        """Give the space back as soon as no worker maps it any more."""
+        """Give the space back soon, when no worker maps it any more."""
         if self._descriptor >= 0:
-            super().close()
+            close_on_disk(self._descriptor)
+            self._descriptor = -1
             self._closed(self.claim, 0)
 
 
@@ -353,7 +355,7 @@ class KvDisk:
         return checksum == stored.checksum
 
     def seal(self, stored: Stored, segment: Segment) -> int:
-        """Write what a running conversation has left, and its checksum. Blocking.
+        """Write what a running conversation has left, and give back the rest. Blocking.
 
         Args:
             stored: What it has left.
@@ -363,11 +365,13 @@ class KvDisk:
             The checksum.
 
         Raises:
-            ServingError: The disk fails.
+            ServingError: The disk fails, or its filesystem can't give back parts of a file.
         """
-        checksum = 0
+        checksum, shape = 0, segment.shape
         try:
-            for span in segment.shape.rows(0, stored.tokens, segment.capacity):
+            for span in shape.punches(stored.tokens, segment.capacity, mmap.PAGESIZE):
+                punch(stored.descriptor, span.offset, span.length)
+            for span in shape.rows(0, stored.tokens, segment.capacity):
                 checksum = _summed(stored.descriptor, span.offset, span.length, checksum)
             _let_go(stored.descriptor)
         except OSError as error:

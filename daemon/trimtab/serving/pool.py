@@ -139,7 +139,7 @@ class Pool:
         if isinstance(lease.segment, FileSegment):
             try:
                 idle = self._left_on_disk(lease, lease.segment, held, at_s, view)
-            except ServingError:  # no descriptor for it, or a filesystem that can't punch holes
+            except ServingError:  # no descriptor for it, or the disk has failed
                 lease.segment.close()
                 return
         else:
@@ -447,7 +447,7 @@ class Pool:
         """What a stream leaves behind whose segment is a file, which its conversation keeps.
 
         Raises:
-            ServingError: There is no descriptor for it, or the disk gives no space back.
+            ServingError: There is no descriptor for it, or the disk has failed to write it.
         """
         empty = Segment(segment.shape, segment.capacity)
         try:

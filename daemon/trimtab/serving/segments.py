@@ -115,11 +115,14 @@ class Segment:
             ServingError: The kernel refuses.
         """
         before = self.committed_bytes()
-        if tokens <= 0:
-            self._punch(0, self.size_bytes)
-        else:
-            for span in self.shape.punches(tokens, self.capacity, mmap.PAGESIZE):
-                self._punch(span.offset, span.length)
+        try:
+            if tokens <= 0:
+                punch(self._descriptor, 0, self.size_bytes)
+            else:
+                for span in self.shape.punches(tokens, self.capacity, mmap.PAGESIZE):
+                    punch(self._descriptor, span.offset, span.length)
+        except OSError as error:
+            raise _refused(error) from error
         return before - self.committed_bytes()
 
     def reached(self, tokens: int) -> None:
@@ -165,11 +168,17 @@ class Segment:
                 raise OSError(5, "the segment ended early")
             offset += copied
 
-    def _punch(self, offset: int, length: int) -> None:
-        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
-        if _fallocate(self._descriptor, mode, offset, length) != 0:
-            number = ctypes.get_errno()
-            raise _refused(OSError(number, os.strerror(number)))
+
+def punch(descriptor: int, offset: int, length: int) -> None:
+    """Give back what a range of a file takes; its size stays.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+    if _fallocate(descriptor, mode, offset, length) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _refused(error: OSError) -> ServingError:

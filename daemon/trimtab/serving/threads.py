@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,11 +17,21 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _DISK_THREADS: Final = ThreadPoolExecutor(4, "kv-disk")
+_CLOSING: Final = ThreadPoolExecutor(1, "kv-close")
 
 
 def on_disk(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
     """Begin work on a disk, for somebody who may not wait for its end."""
     return asyncio.get_running_loop().run_in_executor(_DISK_THREADS, partial(work, *args))
+
+
+def close_on_disk(descriptor: int) -> None:
+    """Close a file on a KV disk, soon.
+
+    With its last descriptor an unnamed file gives its space back, which waits for a disk that
+    hangs.
+    """
+    _CLOSING.submit(os.close, descriptor)
 
 
 async def undisturbed(
