@@ -262,6 +262,7 @@ class Turns:
             stream.forecast = None  # the whole draft is judged below
         elif stream.guessed_from:
             guesses[:-1] = map(Guess, draft, stream.guessed_from)
+            stream.guessed_from = []  # whole vocabularies, which nobody needs any more
         before = cache.length
         begun = _Start(judged=True)
         rows = self._decoder.verify(cache, [stream.tokens[-1], *draft])
