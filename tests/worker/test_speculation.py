@@ -334,6 +334,46 @@ def test_a_source_that_is_wrong_from_the_beginning_is_left_after_a_few_tokens() 
     assert wasted < 3.5  # passes over one token, of an answer of a hundred or more
 
 
+def test_each_length_of_a_draft_has_a_cost_of_its_own() -> None:
+    measured = Costs()
+    unknown = [measured.round_ratio(length, free=True) for length in (0, 1, 4, 8)]
+    for _ in range(10):  # kernels go in steps: two tokens are cheap, five aren't
+        measured.passed(1, 0.01)
+        measured.passed(2, 0.011)
+        measured.passed(5, 0.023)
+
+    assert unknown == pytest.approx([1.0, 1.2, 1.8, 2.6])
+    assert measured.round_ratio(0, free=True) == 1.0
+    assert measured.round_ratio(1, free=True) == pytest.approx(1.1)
+    assert measured.round_ratio(2, free=True) == pytest.approx(1.5)  # between its neighbours
+    assert measured.round_ratio(4, free=True) == pytest.approx(2.3)
+    assert measured.round_ratio(8, free=True) == pytest.approx(3.6)  # on the line through the last
+
+
+def test_a_longer_draft_never_costs_less_nor_more_than_its_tokens_alone() -> None:
+    measured = Costs()
+    measured.passed(1, 0.01)
+    for _ in range(5):
+        measured.passed(3, 0.5)
+        measured.passed(4, 0.001)
+    found = [measured.round_ratio(length, free=True) for length in range(MOST_DRAFTED + 1)]
+
+    assert found == sorted(found)
+    assert all(ratio <= 1 + length for length, ratio in enumerate(found))
+
+
+def test_what_a_length_cost_long_ago_is_forgotten() -> None:
+    measured = costs(slope=0.2, draft_ratio=0.5)
+    for _ in range(30):
+        measured.passed(1, 0.01)
+        measured.passed(9, 0.06)
+    for _ in range(60):
+        measured.passed(1, 0.01)
+        measured.passed(2, 0.011)
+
+    assert measured.round_ratio(8, free=True) == pytest.approx(1.8)
+
+
 def test_passes_that_something_disturbed_change_nothing() -> None:
     measured = costs(slope=0.2, draft_ratio=0.5)
     before = measured.round_ratio(4, free=False)

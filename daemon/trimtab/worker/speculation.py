@@ -92,21 +92,21 @@ class Costs:
 def _verify_ratios(seen: dict[int, list[float]]) -> list[float]:
     """What it costs to verify drafts of 0, 1, … tokens, in passes over one token.
 
-    What nobody has measured lies on a line between its neighbours, or on the line to the last one.
+    What nobody has measured lies on a line between its neighbours, or on the line through the last.
+    One that was measured little is kept near the usual by a pass that costs what is usual.
 
     Args:
         seen: What passes over so many rows cost, in passes over one.
     """
     known = {1: 1.0}
-    for rows, ratios in sorted(seen.items()):
+    for rows, measured in sorted(seen.items()):
         least, most = max(known.values()) + _LEAST_SLOPE, float(rows)
-        known[rows] = min(most, max(least, median([1 + _FIRST_SLOPE * (rows - 1), *ratios])))
+        known[rows] = min(most, max(least, median([1 + _FIRST_SLOPE * (rows - 1), *measured])))
     last = max(known)
     slope = (known[last] - 1) / (last - 1) if last > 1 else _FIRST_SLOPE
     known.setdefault(MOST_DRAFTED + 1, 1 + slope * MOST_DRAFTED)
-    rows_known = sorted(known)
     ratios = [1.0]
-    for lower, upper in pairwise(rows_known):
+    for lower, upper in pairwise(sorted(known)):
         step = (known[upper] - known[lower]) / (upper - lower)
         ratios += [known[lower] + step * more for more in range(1, upper - lower + 1)]
     return ratios
