@@ -12,6 +12,7 @@ from trimtab.domain.readings import Quality, Reading, Snapshot
 from trimtab.policy.combine import EffectiveBounds, combine
 from trimtab.policy.compiled import BetweenTimes, KnobBounds, Policy, Rule, Tightening, Window
 from trimtab.policy.evaluate import RulesState, Verdict, carry_over, evaluate, standing
+from trimtab.policy.shelf import policy_files, shipped_folder
 from trimtab.policy.trend import KEPT, feed, slope
 
 MIB = 2.0**20
@@ -365,3 +366,13 @@ def test_a_policy_without_rules_keeps_its_bounds(tmp_path: Path) -> None:
 
     assert combine(verdicts, policy.knobs).knobs is policy.knobs
     assert state.verdicts == ()
+
+
+@pytest.mark.parametrize("path", policy_files(shipped_folder()), ids=lambda path: path.stem)
+def test_no_shipped_rule_takes_the_last_rung_away(path: Path, tmp_path: Path) -> None:
+    policy = load_text(path.read_text(), tmp_path).require()
+    for in_force in policy.rules:
+        bounds = combine([Verdict(in_force, in_force=True)], policy.knobs).knobs
+
+        before, after = policy.knobs.kv_placement, bounds.kv_placement
+        assert (KvPlacement.DISK_ALL in after) == (KvPlacement.DISK_ALL in before), in_force.name
