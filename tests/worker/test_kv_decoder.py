@@ -22,12 +22,14 @@ from trimtab.catalog.indices import write_indices_graph
 from trimtab.errors import EngineError
 from trimtab.worker import choice as choice_module
 from trimtab.worker import kv_decoder, kv_graph
+from trimtab.worker import weave as weave_module
 from trimtab.worker.choice import choose_decoder
 from trimtab.worker.decoder import Cache, Decoder, Place
-from trimtab.worker.generator import GeneratorDecoder
+from trimtab.worker.generator import GeneratorCache, GeneratorDecoder
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_decoder import KvDecoder
 from trimtab.worker.kv_graph import UnsuitableError, kv_type, refuse_ignored_window
+from trimtab.worker.mapping import Mapping, reserve
 from trimtab.worker.variant import (
     DecoderFacts,
     SessionOptions,
@@ -547,3 +549,71 @@ def test_where_memory_is_short_for_a_batch_each_goes_on_alone(
     monkeypatch.setattr(kv, "_run", short)
 
     assert [type(one) for one in kv.step(batch)] == [EngineError, EngineError]
+
+
+def two_of(kv: KvDecoder, opened: list[KvCache]) -> list[tuple[Cache, int]]:
+    """A batch of two conversations."""
+    batch: list[tuple[Cache, int]] = []
+    for at in (1, 2):
+        cache, _ = prefilled(kv, [*range(5, 20 + at)], Place(CONTEXT))
+        assert isinstance(cache, KvCache)
+        opened.append(cache)
+        batch.append((cache, 9))
+    return batch
+
+
+def test_a_batch_for_which_memory_is_short_leaves_nothing_mapped(
+    kv: KvDecoder, opened: list[KvCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arenas: list[Mapping] = []
+
+    def recorded(size: int) -> Mapping:
+        arenas.append(reserve(size))
+        return arenas[-1]
+
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(weave_module, "reserve", recorded)
+    monkeypatch.setattr(weave_module, "Mask", short)
+    answers = kv.step(two_of(kv, opened))
+
+    assert not [one for one in answers if isinstance(one, EngineError)]
+    assert [arena.address for arena in arenas] == [0]
+
+
+def test_where_memory_is_short_for_one_conversation_it_ends_alone(
+    kv: KvDecoder, opened: list[KvCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Short:
+        def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+            raise MemoryError
+
+    batch = two_of(kv, opened)
+    runs: Iterator[list[Any]] = iter([[Short()], [np.ones(4, np.float32)]])
+
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(kv_decoder, "Weave", short)
+    monkeypatch.setattr(kv, "_run", lambda *_: next(runs))
+    first, second = kv.step(batch)
+
+    assert isinstance(first, EngineError)
+    assert first.code == "out_of_memory"
+    np.testing.assert_array_equal(np.asarray(second), np.ones(4, np.float32))
+
+
+def test_where_memory_is_short_for_one_of_the_generators_it_ends_alone(
+    generator: GeneratorDecoder,
+) -> None:
+    class Short:
+        def append_tokens(self, _: object) -> None:
+            raise MemoryError
+
+    other, _ = prefilled(generator, PROMPT[:20], Place(CONTEXT))
+    first, second = generator.step([(GeneratorCache(Short()), 9), (other, 9)])
+
+    assert isinstance(first, EngineError)
+    assert first.code == "out_of_memory"
+    assert not isinstance(second, EngineError)

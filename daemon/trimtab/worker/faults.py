@@ -16,6 +16,11 @@ def told(error: Exception) -> tuple[str, str]:
             return "internal", f"{type(error).__name__}: {error}"
 
 
+def no_memory() -> EngineError:
+    """The error of a stream for whose next token there is no memory."""
+    return EngineError("there is no memory for its next token", code="out_of_memory")
+
+
 def in_words(error: EngineError) -> str:
     """An error for people, with the way out if it has one."""
     return f"{error.message}; {error.hint}" if error.hint else error.message

@@ -15,6 +15,7 @@ import onnxruntime_genai as og
 
 from trimtab.errors import EngineError, LoadError
 from trimtab.worker.decoder import Cache, LoadedDraft, Moving, Place
+from trimtab.worker.faults import no_memory
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 
@@ -140,6 +141,8 @@ class GeneratorDecoder:
             return self._logits(generator)
         except EngineError as error:
             return error
+        except MemoryError:
+            return no_memory()
 
     def _append(self, generator: Any, tokens: Sequence[int]) -> None:
         try:

@@ -19,6 +19,7 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.models import RopeSpec
 from trimtab.errors import EngineError
 from trimtab.worker.decoder import Cache, LoadedDraft, Place
+from trimtab.worker.faults import no_memory
 from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_graph import FIRST_ROW, KvGraph, UnsuitableError
 from trimtab.worker.kv_move import KvMove
@@ -278,7 +279,7 @@ class KvDecoder:
                 return list(self._step_together(batch))
             except (EngineError, MemoryError):
                 pass  # one of them may be at fault; nobody has moved, so each is tried alone
-        return [_kept(self._step_alone(cache, token)) for cache, token in batch]
+        return [self._step_alone(cache, token, kept=True) for cache, token in batch]
 
     def _step_together(self, batch: Sequence[tuple[Cache, int]]) -> Sequence[Logits]:
         caches = tuple(_own(cache) for cache, _ in batch)
@@ -293,19 +294,15 @@ class KvDecoder:
             self._weaves.pop(next(iter(self._weaves))).close()
         return weave.step([token for _, token in batch])
 
-    def _step_alone(self, cache: Cache, token: int) -> Logits | EngineError:
+    def _step_alone(self, cache: Cache, token: int, *, kept: bool = False) -> Logits | EngineError:
+        """Logits, ``kept`` for ones that the next run doesn't overwrite."""
         try:
             logits: Logits = self._run(_own(cache), (token,), FIRST_ROW)[0]
+            return np.array(logits) if kept else logits
         except EngineError as error:
             return error
         except MemoryError:
-            return EngineError("there is no memory for its next token", code="out_of_memory")
-        return logits
-
-
-def _kept(answer: Logits | EngineError) -> Logits | EngineError:
-    """Logits that the next run doesn't overwrite."""
-    return answer if isinstance(answer, EngineError) else np.array(answer)
+            return no_memory()
 
 
 def _own(cache: Cache) -> KvCache:

@@ -29,6 +29,7 @@ class Weave:
 
     Raises:
         EngineError: The kernel refuses a mapping.
+        MemoryError: There is no memory for its logits; nothing is left mapped.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Weave:
                     at = (plane * rows + row) * plane_bytes
                     self._arena.place(at, cache.descriptor, plane * plane_bytes, plane_bytes)
             self._binding = graph.bind_cache(self._arena.address, rows, capacity)
+            self._tokens = np.zeros((rows, 1), np.int64)
+            self._mask = Mask(rows, context)
+            self._logits = np.empty((rows, 1, vocabulary), np.float32)
+            self._rows = [row[0] for row in self._logits]
+            self._binding.bind_logits(self._logits, FIRST_ROW)
         except BaseException:
             self._arena.close()
             raise
-        self._tokens = np.zeros((rows, 1), np.int64)
-        self._mask = Mask(rows, context)
-        self._logits = np.empty((rows, 1, vocabulary), np.float32)
-        self._rows = [row[0] for row in self._logits]
-        self._binding.bind_logits(self._logits, FIRST_ROW)
 
     @property
     def caches(self) -> tuple[KvCache, ...]:
