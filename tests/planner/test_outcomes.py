@@ -10,6 +10,7 @@ import pytest
 from planner_world import MIB, World
 
 from policies_for_tests import policy
+from trimtab.domain.actions import SwitchWorker
 from trimtab.domain.decisions import Decision, Direction, Outcome
 from trimtab.domain.events import Demand, OutcomeKind, PinSet, RequestArrived, RequestProgress
 from trimtab.domain.knobs import Knob
@@ -63,6 +64,23 @@ def test_a_step_that_is_given_up_on_the_way_is_superseded() -> None:
     came = outcome_of(world, given_up)
     assert came.kind == OutcomeKind.SUPERSEDED
     assert came.settled_s is None
+
+
+def test_a_step_whose_worker_has_the_streams_already_is_not_given_up() -> None:
+    world = World(policy(), action_s=20.0).start().run(20)
+    world.post(PinSet(world.now, ((Knob.VARIANT, "int8"),), None, "uid 0"))
+    world.run(2)
+    action = world.actions[-1]
+    assert isinstance(action, SwitchWorker)
+    before = len(world.decisions)
+    world.demand = replace(world.demand, point=action.point)  # the old one still goes
+    world.free_bytes = 1100 * MIB
+    world.run(5)
+
+    assert len(world.decisions) == before
+    assert world.state.running == action
+    world.run(20)
+    assert world.point == action.point
 
 
 def test_what_the_worker_holds_is_held_against_what_was_predicted() -> None:

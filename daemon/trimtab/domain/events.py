@@ -35,6 +35,8 @@ class Demand:
         filed_bytes: KV of running conversations on disk.
         unwritten_bytes: Memory that it still takes, which the kernel counts as available: the disk
             hasn't taken it yet.
+        point: What the streams go on at; None if that isn't told. During a hand-over it is the new
+            point as soon as the new worker has them, while the old one still goes.
     """
 
     running: int = 0
@@ -46,6 +48,7 @@ class Demand:
     running_bytes: int = 0
     filed_bytes: int = 0
     unwritten_bytes: int = 0
+    point: OperatingPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

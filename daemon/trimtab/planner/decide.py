@@ -431,11 +431,23 @@ def _may_give_up(state: State) -> str:
     """What is loading beside what serves, in words; empty if nothing is."""
     match state.running:
         case SwitchWorker(point=point, mode=HandoverMode.MAKE_BEFORE_BREAK):
-            return "" if point == state.point else point.variant or ""
+            is_there = point == state.point or _serves_already(state, point)
+            return "" if is_there else point.variant or ""
         case SetSpeculation(speculation=speculation):
             return f"the draft {draft_of(speculation)}"
         case _:
             return ""
+
+
+def _serves_already(state: State, point: OperatingPoint) -> bool:
+    """True if the streams are with the new worker: what is left to do gives memory back."""
+    now = state.demand.point
+    return now is not None and _worker_for(now) == _worker_for(point)
+
+
+def _worker_for(point: OperatingPoint) -> tuple[str | None, int, str | None]:
+    """What another worker is needed for."""
+    return point.variant, point.threads, draft_of(point.speculation)
 
 
 def _without_what_goes(state: State) -> OperatingPoint:

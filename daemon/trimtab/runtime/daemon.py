@@ -272,6 +272,7 @@ class Daemon:
             running_bytes=ledger.leased,
             filed_bytes=ledger.filed,
             unwritten_bytes=ledger.unwritten,
+            point=self.dispatcher.point,
         )
 
     def look(self) -> None:
