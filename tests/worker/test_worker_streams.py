@@ -381,6 +381,8 @@ def test_a_prompt_that_ends_with_the_padding_token_is_computed_to_its_end(
     ("request_fields", "code", "says"),
     [
         ({"text": ""}, "prompt_empty", "the prompt is empty"),
+        ({"text": "a\0b"}, "token_unknown", "NUL"),
+        ({"messages": [{"role": "user", "content": "a\0b"}]}, "token_unknown", "NUL"),
         ({"messages": []}, "prompt_empty", "there are none"),
         ({"messages": [{"content": "hi"}]}, "template_refused", "messages[0].role"),
         (

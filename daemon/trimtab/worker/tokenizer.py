@@ -71,7 +71,7 @@ class Tokenizer:
             tokens = keep_ids(tokens, request.known, self.vocabulary, self._encode_within)
         if not tokens:
             raise EngineError("the prompt is empty", code="prompt_empty")
-        if max(tokens) >= self._facts.vocabulary:
+        if min(tokens) < 0 or max(tokens) >= self._facts.vocabulary:  # -1: no token for a byte
             raise EngineError(
                 "the prompt has a token that the model doesn't know", code="token_unknown"
             )
@@ -98,6 +98,7 @@ class Tokenizer:
         return tokens[1:] if tokens and tokens[0] == self._facts.bos else tokens
 
     def _encode(self, text: str) -> list[int]:
+        _refuse_nul(text, "the prompt")
         try:
             return [int(token) for token in self.ready().encode(text)]
         except Exception as error:  # the engine raises several kinds, none of them documented
@@ -124,7 +125,14 @@ def _plain(number: int, message: dict[str, Any]) -> dict[str, Any]:
         content = ""
     if not isinstance(content, str):
         raise EngineError(f"{where}.content: only text is supported", code="template_refused")
+    _refuse_nul(content, f"{where}.content")
     return message | {"content": content}
+
+
+def _refuse_nul(text: str, where: str) -> None:
+    """The engine takes it for the end of a text, and cuts off the rest."""
+    if "\0" in text:
+        raise EngineError(f"{where}: there is a NUL character in it", code="token_unknown")
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
