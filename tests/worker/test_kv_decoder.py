@@ -527,30 +527,6 @@ def test_what_was_loaded_in_vain_is_gone_before_the_generator_loads_it_again(
     assert not there_at_the_second_load
 
 
-def test_where_memory_is_short_for_a_batch_each_goes_on_alone(
-    kv: KvDecoder, opened: list[KvCache], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def short(*_: object) -> None:
-        raise MemoryError
-
-    batch, alone = [], []
-    for at in (1, 2):
-        cache, _ = prefilled(kv, [*range(5, 20 + at)], Place(CONTEXT))
-        assert isinstance(cache, KvCache)
-        opened.append(cache)
-        batch.append((cache, 9))
-        (logits,) = kv.step([(cache, 9)])
-        assert not isinstance(logits, EngineError)
-        alone.append(logits.copy())
-        kv.rewind(cache, cache.length - 1)
-    monkeypatch.setattr(kv_decoder, "Weave", short)
-    together = kv.step(batch)
-    np.testing.assert_array_equal(np.array(together), np.array(alone))
-    monkeypatch.setattr(kv, "_run", short)
-
-    assert [type(one) for one in kv.step(batch)] == [EngineError, EngineError]
-
-
 def two_of(kv: KvDecoder, opened: list[KvCache]) -> list[tuple[Cache, int]]:
     """A batch of two conversations."""
     batch: list[tuple[Cache, int]] = []
@@ -560,6 +536,26 @@ def two_of(kv: KvDecoder, opened: list[KvCache]) -> list[tuple[Cache, int]]:
         opened.append(cache)
         batch.append((cache, 9))
     return batch
+
+
+def test_where_memory_is_short_for_a_batch_each_goes_on_alone(
+    kv: KvDecoder, opened: list[KvCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    batch, alone = two_of(kv, opened), []
+    for cache, token in batch:
+        (logits,) = kv.step([(cache, token)])
+        assert not isinstance(logits, EngineError)
+        alone.append(logits.copy())
+        kv.rewind(cache, cache.length - 1)
+    monkeypatch.setattr(kv_decoder, "Weave", short)
+    together = kv.step(batch)
+    np.testing.assert_array_equal(np.array(together), np.array(alone))
+    monkeypatch.setattr(kv, "_run", short)
+
+    assert [type(one) for one in kv.step(batch)] == [EngineError, EngineError]
 
 
 def test_a_batch_for_which_memory_is_short_leaves_nothing_mapped(

@@ -442,12 +442,7 @@ def _may_give_up(state: State) -> str:
 def _serves_already(state: State, point: OperatingPoint) -> bool:
     """True if the streams are with the new worker: what is left to do gives memory back."""
     now = state.demand.point
-    return now is not None and _worker_for(now) == _worker_for(point)
-
-
-def _worker_for(point: OperatingPoint) -> tuple[str | None, int, str | None]:
-    """What another worker is needed for."""
-    return point.variant, point.threads, draft_of(point.speculation)
+    return now is not None and not needs_worker(now, point)
 
 
 def _without_what_goes(state: State) -> OperatingPoint:

@@ -28,8 +28,8 @@ def on_disk(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:
 def close_on_disk(descriptor: int) -> None:
     """Close a file on a KV disk, soon.
 
-    With its last descriptor an unnamed file gives its space back, which waits for a disk that
-    hangs.
+    With its last descriptor an unnamed file gives its space back. A frozen ext4 puts that off; what
+    other filesystems and disks that hang do then is not for the loop to find out.
     """
     _CLOSING.submit(os.close, descriptor)
 

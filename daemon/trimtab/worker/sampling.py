@@ -81,9 +81,8 @@ class Distribution:
     def beyond(self, other: Distribution) -> Distribution:
         """What is likelier here than there, by how much: max(p - q, 0)."""
         ids = np.arange(len(self.weights)) if self.ids is None else self.ids
-        weights = self.weights / self._total
-        weights = weights - other._weights_of(ids) / other._total
-        return Distribution(self.ids, np.maximum(weights, 0))
+        more = self.weights / self._total - other._weights_of(ids) / other._total
+        return Distribution(self.ids, np.maximum(more, 0))
 
     @property
     def _total(self) -> float:
