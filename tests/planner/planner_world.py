@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from trimtab.domain.actions import (
     Action,
+    GiveWay,
     Park,
     ReleaseIdleKv,
     SetSpeculation,
@@ -71,7 +72,7 @@ class World:
         dying: Variants whose workers die while they load.
         failing_drafts: Variants that don't load as drafts.
         action_s: How long a hand-over takes.
-        stuck: True: giving back idle KV is said to be done and changes nothing.
+        stuck: True: giving back KV is said to be done and changes nothing.
         leak_bytes: What the worker holds beyond what anybody expects.
         really: Bytes that workers hold just after loading, where it isn't what was predicted.
     """
@@ -201,6 +202,18 @@ class World:
             )
         )
 
+    def _give_way(self, wanted_bytes: int) -> None:
+        """Conversations that could wait do, and their KV is free."""
+        given = min(wanted_bytes, self.demand.yielding_bytes)
+        self.free_bytes += given
+        self.demand = replace(
+            self.demand,
+            running=max(0, self.demand.running - 1),
+            held=self.demand.held + 1,
+            running_bytes=self.demand.running_bytes - given,
+            yielding_bytes=self.demand.yielding_bytes - given,
+        )
+
     def _measure(self) -> None:
         """What the worker that has just loaded really holds."""
         variant = self.model.variant(self.loaded.variant or "")
@@ -226,6 +239,8 @@ class World:
             self.loaded = carried_out(self.loaded, action)
         if isinstance(action, ReleaseIdleKv) and not self.stuck:
             self.demand = replace(self.demand, idle_bytes=0)
+        if isinstance(action, GiveWay) and not self.stuck:
+            self._give_way(action.wanted_bytes)
         if isinstance(action, SwitchWorker) and not reason:
             self._measure()
         drafts = isinstance(action, SwitchWorker | SetSpeculation) and not reason

@@ -7,10 +7,12 @@ from dataclasses import replace
 from planner_world import MIB, World, model
 
 from policies_for_tests import policy
-from trimtab.domain.actions import HandoverMode, Park, PlaceIdleKv, SwitchWorker
+from trimtab.domain.actions import GiveWay, HandoverMode, Park, PlaceIdleKv, SwitchWorker
+from trimtab.domain.decisions import Direction
 from trimtab.domain.events import Demand, PinSet, WorkerLost
 from trimtab.domain.knobs import PARKED, Knob, KvPlacement, OperatingPoint
 from trimtab.planner import State
+from trimtab.planner.relief import RUNNING_KV
 from trimtab.policy.compiled import Policy
 
 RUNGS = (KvPlacement.MEMORY, KvPlacement.DISK, KvPlacement.DISK_ALL)
@@ -230,6 +232,91 @@ def test_they_come_back_rung_by_rung_once_there_is_room_for_them_too() -> None:
         KvPlacement.DISK,
         KvPlacement.MEMORY,
     ]
+
+
+# ---------------------------------------------------------------- conversations that wait
+
+
+def yielding(world: World, size_bytes: int) -> World:
+    """Conversations that could wait hold so much of memory."""
+    world.demand = replace(
+        world.demand, running_bytes=world.demand.running_bytes, yielding_bytes=size_bytes
+    )
+    return world
+
+
+def test_conversations_wait_before_everything_is_parked() -> None:
+    world = yielding(squeezed(placing(KvPlacement.MEMORY), 300 * MIB), 200 * MIB)
+    before, missing = len(world.actions), 512 * MIB - int(world.available_bytes)
+    world.run(1)
+    (action,) = world.actions[before:]
+    decision = world.decisions[-1]
+    world.run(30)
+
+    assert isinstance(action, GiveWay)
+    assert action.wanted_bytes >= missing
+    assert decision.direction is Direction.GIVE_WAY
+    assert decision.source == decision.target
+    assert "conversations that can wait hold 200 MiB" in decision.trigger.text
+    assert world.point.variant == "int4"
+    assert len(world.actions) == before + 1
+
+
+def test_running_kv_goes_to_disk_before_conversations_wait_for_each_other() -> None:
+    world = yielding(squeezed(placing(*RUNGS), 200 * MIB), 200 * MIB)
+    before = len(world.actions)
+    world.run(3)  # the disk takes nothing
+    kinds = [type(action) for action in world.actions[before:]]
+
+    assert kinds == [PlaceIdleKv, GiveWay]
+
+
+def test_where_nothing_would_fit_even_so_nobody_waits_in_vain() -> None:
+    world = yielding(squeezed(placing(KvPlacement.MEMORY), 300 * MIB), 50 * MIB)
+    before = len(world.actions)
+    world.run(2)
+
+    assert [type(action) for action in world.actions[before:]] == [Park]
+
+
+def test_conversations_that_give_nothing_back_are_not_asked_again() -> None:
+    world = yielding(squeezed(placing(KvPlacement.MEMORY), 300 * MIB), 200 * MIB)
+    world.stuck = True
+    before = len(world.actions)
+    world.run(10)
+
+    assert [type(action) for action in world.actions[before:]] == [GiveWay, Park]
+    assert world.state.distrust[RUNNING_KV].reason.startswith("conversations that were to give way")
+
+
+def test_what_is_held_makes_room_for_a_worker_that_goes_on_with_it() -> None:
+    world = squeezed(placing(KvPlacement.MEMORY), 0)
+    world.run(10)
+    parked = world.point.parked
+    world.free_bytes = 540 * MIB  # int4 takes some 140 of it, and needs 512 beside
+    world.demand = Demand(held=4, running_bytes=900 * MIB, yielding_bytes=900 * MIB)
+    before = len(world.actions)
+    world.run(60)
+    first, second = world.actions[before:]
+
+    assert parked
+    assert isinstance(first, GiveWay)
+    assert first.wanted_bytes < 900 * MIB
+    assert isinstance(second, SwitchWorker)
+    assert not world.point.parked
+
+
+def test_what_is_held_makes_room_while_memory_is_short_with_nothing_loaded() -> None:
+    world = squeezed(placing(KvPlacement.MEMORY), 0)
+    world.run(10)
+    world.free_bytes = 300 * MIB
+    world.demand = Demand(held=4, running_bytes=250 * MIB, yielding_bytes=250 * MIB)
+    before = len(world.decisions)
+    world.run(5)
+
+    assert [one.direction for one in world.decisions[before:]] == [Direction.GIVE_WAY]
+    assert "while nothing is loaded" in world.decisions[-1].trigger.text
+    assert world.available_bytes >= 512 * MIB
 
 
 # ---------------------------------------------------------------- the way back

@@ -62,6 +62,7 @@ THREADS = 4
 HEADROOM = 512 * MIB
 LEAVE = 768 * MIB
 PACE_LEVELS = 3
+GIVES_BACK = (Direction.RELIEF, Direction.GIVE_WAY)
 MOVES = (Direction.UP, Direction.DOWN, Direction.START)
 
 
@@ -257,7 +258,10 @@ class Core(RuleBasedStateMachine):
         """They hold so much KV, in segments of ours."""
         self.world.free_bytes -= mib * MIB - self.world.demand.running_bytes
         self.world.demand = replace(
-            self.world.demand, running=int(mib > 0), running_bytes=mib * MIB
+            self.world.demand,
+            running=int(mib > 0),
+            running_bytes=mib * MIB,
+            yielding_bytes=mib * MIB // 2,
         )
         self.world.run(1)
 
@@ -297,7 +301,7 @@ class Core(RuleBasedStateMachine):
             if decision.predicted is None or before.snapshot is None or before.pin is not None:
                 continue
             left = decision.predicted.available_bytes
-            if left is None or left >= HEADROOM or decision.direction is Direction.RELIEF:
+            if left is None or left >= HEADROOM or decision.direction in GIVES_BACK:
                 continue
             held = estimates(LADDER, before.resident)
             others = [
@@ -360,7 +364,7 @@ class Core(RuleBasedStateMachine):
             for point in points[1:]:
                 assert point.context <= max(before.point.context, decision.target.context)
                 assert point.variant in (before.point.variant, decision.target.variant, None)
-            assert points[-1] == decision.target or decision.direction is Direction.RELIEF
+            assert points[-1] == decision.target or decision.direction in GIVES_BACK
 
     @invariant()
     def what_brought_nothing_is_not_used_while_it_rests(self) -> None:
@@ -368,7 +372,7 @@ class Core(RuleBasedStateMachine):
             rest = resting(before, decision.at_s) & resting(self.world.state, decision.at_s)
             if IDLE_KV in rest:
                 assert not any(isinstance(action, ReleaseIdleKv) for action in actions)
-            if Knob.PACE in rest and decision.direction is not Direction.RELIEF:
+            if Knob.PACE in rest and decision.direction not in GIVES_BACK:
                 assert decision.target.pace_ratio == 1
             if Knob.CONTEXT in rest and decision.target.variant == before.point.variant:
                 assert decision.target.context >= before.point.context

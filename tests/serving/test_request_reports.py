@@ -52,7 +52,8 @@ class Desk:
         carrier.serve(model)
         self.streams.configure(rules)
         self.reports.configure(rules.admission.priorities)
-        self.gateway.configure(model=model, policy=rules, context=context)
+        self.gateway.configure(model=model, policy=rules)
+        self.gateway.admit(context)
         self.worker: Any = FakeWorker(model.variants[0], "kv")
         self.streams.attach(self.worker)
 

@@ -696,12 +696,12 @@ def lose_pages(stream: Stream, patch: pytest.MonkeyPatch) -> None:
     assert stream.lease is not None
     file, bring = os.dup(stream.lease.segment.descriptor), Carrier.bring
 
-    def after_loss(carrier: Carrier, other: Stream, worker: Worker) -> None:
+    def after_loss(carrier: Carrier, other: Stream, worker: Worker, *, beyond: bool) -> None:
         if other is stream:
             os.pwrite(file, os.urandom(64 * 1024), 0)
             os.close(file)
             patch.setattr(Carrier, "bring", bring)
-        bring(carrier, other, worker)
+        bring(carrier, other, worker, beyond=beyond)
 
     patch.setattr(Carrier, "bring", after_loss)
 

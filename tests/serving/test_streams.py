@@ -33,7 +33,7 @@ from trimtab.serving.requests import (
     Priority,
     StreamHandle,
 )
-from trimtab.serving.stream import StreamState
+from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import LOSSES_MAX, STARVED_MAX_S, Streams
 from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
@@ -71,7 +71,8 @@ class Scene:
 
     def configure(self, policy_: Policy) -> None:
         self.streams.configure(policy_)
-        self.gateway.configure(model=self.model, policy=policy_, context=2048)
+        self.gateway.configure(model=self.model, policy=policy_)
+        self.gateway.admit(2048)
 
     def worker(self, position: int = 0, decoder: str = "generator") -> Any:
         return FakeWorker(self.model.variants[position], decoder)
@@ -395,41 +396,171 @@ async def test_a_variant_with_another_kv_shape_computes_it_again(tiny: ModelSpec
 async def test_room_is_granted_before_it_is_used(tiny: ModelSpec) -> None:
     scene = Scene(tiny, carrying())
     worker = scene.serving(0, "kv")
-    stream = await scene.ask()
+    stream = await scene.ask(max_tokens=600)
     scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
 
     assert worker.of(Start)[0].granted == GRANT_TOKENS
     assert worker.of(Grant) == [Grant(stream.id, 2 * GRANT_TOKENS)]
 
 
-async def test_who_wants_room_gets_it_when_another_ends(tiny: ModelSpec) -> None:
-    scene = crowded(tiny, 2)
+async def starved(scene: Scene) -> tuple[Any, StreamHandle, StreamHandle]:
+    """A worker and two streams that have all of three grants, and want more."""
     worker = scene.serving(0, "kv")
-    one, other = await scene.ask(), await scene.ask()
+    one, other = [await scene.ask(max_tokens=1000) for _ in range(2)]
+    scene.streams.said(worker, Progress(one.id, GRANT_TOKENS, 400))
     scene.streams.said(worker, Grow(one.id, GRANT_TOKENS + 10))
-    refused = worker.of(Grant)
+    scene.streams.said(worker, Progress(one.id, 2 * GRANT_TOKENS, 600))
+    scene.streams.said(worker, Progress(other.id, GRANT_TOKENS, 400))
+    for stream in (one, other):
+        scene.streams.said(worker, Grow(stream.id, 2 * GRANT_TOKENS + 10))
+    return worker, one, other
+
+
+async def test_no_more_is_granted_than_a_stream_can_ever_take(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    worker.renders = [list(range(1, 200))]
+    stream = await scene.ask(max_tokens=100)
+    scene.streams.said(worker, Grow(stream.id, 3 * GRANT_TOKENS))
+
+    assert worker.of(Grant) == [Grant(stream.id, 2 * GRANT_TOKENS)]
+
+
+async def test_who_wants_room_gets_it_when_another_ends(tiny: ModelSpec) -> None:
+    scene = crowded(tiny, 3)
+    worker, one, other = await starved(scene)
+    refused = worker.of(Grant)[1:]
     scene.streams.said(worker, Finished(other.id, "stop"))
     scene.streams.expire()
 
     assert refused == []
-    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+    assert worker.of(Grant)[1:] == [Grant(one.id, 3 * GRANT_TOKENS)]
 
 
 async def test_when_all_are_starved_the_youngest_gives_way(tiny: ModelSpec) -> None:
-    scene = crowded(tiny, 2)
-    worker = scene.serving(0, "kv")
-    one, other = await scene.ask(), await scene.ask()
-    for stream in (one, other):
-        scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, 400))
-        scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+    scene = crowded(tiny, 3)
+    worker, one, other = await starved(scene)
     scene.streams.expire()
-    scene.streams.said(worker, Finished(other.id, "cancelled"))
-    scene.streams.expire()
-    with pytest.raises(ServingError) as told:
-        await other.next(1)
+    asked = worker.of(Detach)
+    scene.streams.said(worker, Detached(other.id, 0))
+    granted, begun = worker.of(Grant)[1:], worker.of(Start)
+    scene.streams.said(worker, Finished(one.id, "stop"))
+    again = worker.of(Start)[-1]
 
-    assert told.value.code == "kv_pool_full"
-    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+    assert asked == [Detach(other.id)]
+    assert granted == [Grant(one.id, 3 * GRANT_TOKENS)]
+    assert [start.stream for start in begun] == [one.id, other.id]
+    assert (again.stream, again.valid, again.segment) == (other.id, 0, True)
+    assert await other.next(0.01) is None
+    assert scene.streams.gave_way == 1
+
+
+async def test_who_gave_way_is_held_for_as_long_as_others_go_on(tiny: ModelSpec) -> None:
+    scene = crowded(tiny, 3)
+    worker, _, other = await starved(scene)
+    scene.streams._streams[other.id].take_tokens(Tokens(other.id, 0, [5], "a"), 0.0)
+    scene.streams._streams[other.id].lease.valid = GRANT_TOKENS
+    scene.streams.expire()
+    scene.streams.said(worker, Detached(other.id, 1))
+    for _ in range(10):
+        scene.clock.now += 30.0
+        scene.streams.expire()
+    first = await other.next(0.01)
+    worker.alive = False
+    scene.streams.lost(worker)
+    scene.clock.now += 30.0
+    scene.streams.expire()
+
+    assert first == Delta("a", (5,))
+    assert await other.next(0.01) is None  # since nothing runs it has waited 30 s of 60
+
+
+async def test_who_gave_way_waits_for_more_room_each_time(tiny: ModelSpec) -> None:
+    scene = crowded(tiny, 8)
+    scene.serving(0, "kv")
+    one, other = [await scene.ask(max_tokens=1500) for _ in range(2)]
+    held = scene.streams._streams[other.id]
+    room = scene.streams.room
+    running = [scene.streams._streams[one.id]]
+    held.waits_for_room = True
+    suffices = []
+    for times in range(5):
+        held.gave_way = times
+        suffices.append(room.suffices(held, running))
+
+    assert suffices == [True, True, False, False, False]
+    assert room.suffices(held, [])
+
+
+async def test_memory_that_is_short_makes_the_youngest_wait(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    streams = [await scene.ask() for _ in range(3)]
+    for stream in streams:
+        scene.streams.said(worker, Progress(stream.id, 300, 300))
+    free = [0.0]
+    scene.streams.room.memory_bytes = lambda: free[0]
+    could = [stream.id for stream in scene.streams.could_give_way()]
+    chosen = scene.streams.give_way(1)
+    scene.streams.said(worker, Detached(streams[2].id, 0))
+    held = scene.pool.ledger().leased
+    scene.streams.expire()
+    begun = len(worker.of(Start))
+    free[0] = 1e9
+    scene.streams.expire()
+
+    assert could == [stream.id for stream in streams[1:]]
+    assert [stream.id for stream in chosen] == [streams[2].id]
+    assert begun == 3
+    assert [start.stream for start in worker.of(Start)][3:] == [streams[2].id]
+    assert held == scene.pool.ledger().leased == 0  # nobody wrote to them
+
+
+async def test_what_is_held_gives_its_kv_back_at_once(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    streams = [await scene.ask() for _ in range(2)]
+    for stream in streams:
+        scene.streams.said(worker, Progress(stream.id, 300, 300))
+    worker.alive = False
+    scene.streams.lost(worker)
+    could = scene.streams.could_give_way()
+    scene.streams.give_way(10**9)
+    worker = scene.serving(0, "kv")
+
+    assert len(could) == 2
+    assert scene.streams.could_give_way() == []
+    assert [(start.stream, start.valid) for start in worker.of(Start)] == [
+        (stream.id, 0) for stream in streams
+    ]
+
+
+async def test_who_waits_gives_up_what_a_held_stream_needs(tiny: ModelSpec) -> None:
+    scene = crowded(tiny, 4)
+    worker = scene.serving(0, "kv")
+    said = list(range(1000, 1700))
+    worker.renders = [said, list(range(1, 250))]
+    await ended(scene, worker, 700)
+    running = await scene.ask()
+    scene.streams.said(worker, Progress(running.id, 249, 249))
+    scene.streams.said(worker, Tokens(running.id, 0, list(range(100)), "a"))
+    worker.alive = False
+    scene.streams.lost(worker)
+    scene.streams.give_way(10**9)
+    held = scene.streams._streams[running.id]
+    waiting = Stream(
+        99, GenerationRequest("tiny", text="x", user=1), [*said, 5], 10, 2048, "r", 0.0, print
+    )
+    worker = scene.worker(0, "kv")
+    await scene.carrier.prepare(waiting, worker)
+    scene.streams.add(waiting)
+    scene.streams.attach(worker)
+    waited = held.waits_for_room
+    scene.streams.expire()
+
+    assert waited
+    assert [(start.stream, start.valid) for start in worker.of(Start)] == [(running.id, 0)]
+    assert waiting.lease is None
 
 
 async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_go(
@@ -450,16 +581,13 @@ async def test_who_waits_for_room_gets_it_when_a_cancelled_stream_has_been_let_g
 
 
 async def test_room_that_comes_back_is_for_who_runs_not_for_who_waits(tiny: ModelSpec) -> None:
-    scene = crowded(tiny, 2)
-    worker = scene.serving(0, "kv")
-    one, other, waiting = [await scene.ask() for _ in range(3)]
-    for stream in (one, other):
-        scene.streams.said(worker, Progress(stream.id, GRANT_TOKENS, 400))
-        scene.streams.said(worker, Grow(stream.id, GRANT_TOKENS + 10))
+    scene = crowded(tiny, 3)
+    worker, one, other = await starved(scene)
+    waiting = await scene.ask()
     scene.streams.expire()  # the younger gives way
-    scene.streams.said(worker, Finished(other.id, "cancelled"))
+    scene.streams.said(worker, Detached(other.id, 0))
 
-    assert worker.of(Grant) == [Grant(one.id, 2 * GRANT_TOKENS)]
+    assert worker.of(Grant)[1:] == [Grant(one.id, 3 * GRANT_TOKENS)]
     assert waiting.id not in {start.stream for start in worker.of(Start)}
 
 
@@ -478,21 +606,20 @@ async def test_a_disk_that_hangs_holds_nobody_up_for_ever(tiny: ModelSpec) -> No
     scene.streams.expire()
 
     assert early is None
-    with pytest.raises(ServingError, match="the KV pool is full"):
-        await stream.next(1)
+    assert worker.of(Grant) == [Grant(stream.id, 2 * GRANT_TOKENS)]
 
 
 async def test_a_prompt_that_the_pool_will_never_hold_is_told_so_at_once(tiny: ModelSpec) -> None:
     scene = crowded(tiny, 2)
     worker = scene.serving(0, "kv")
     worker.renders = [list(range(1, 100)), list(range(1, 600))]
-    await scene.ask()
-    large = await scene.ask()
+    stream = await scene.ask()
 
-    with pytest.raises(ServingError, match="in all") as told:
-        await large.next(1)
-    assert told.value.code == "kv_pool_too_small"
-    assert told.value.retry_after_s is None
+    with pytest.raises(RequestError, match="the effective context is 512 tokens") as told:
+        await scene.ask()
+    assert told.value.code == "context_length_exceeded"
+    assert "kv.pool" in told.value.hint
+    assert stream.disclosure.context == scene.gateway.effective_context() == 512
 
 
 async def test_kv_that_was_promised_and_given_up_is_no_time_for_fewer_tokens(
@@ -531,20 +658,23 @@ async def test_idle_kv_is_not_dropped_for_room_that_it_could_not_make(tiny: Mode
     assert kept == scene.pool.ledger().idle_count == 1
 
 
-async def test_a_lone_stream_that_outgrows_the_pool_takes_nobody_along(tiny: ModelSpec) -> None:
-    scene = crowded(tiny, 2)
+async def test_a_lone_stream_has_what_it_was_admitted_with_in_a_smaller_pool(
+    tiny: ModelSpec,
+) -> None:
+    scene = crowded(tiny, 4)
     worker = scene.serving(0, "kv")
-    worker.renders = [list(range(1, 400)), list(range(401, 800))]
-    large, waiting = await scene.ask(), await scene.ask()
+    worker.renders = [list(range(1, 400)), list(range(401, 650))]
+    large, waiting = [await scene.ask(max_tokens=500) for _ in range(2)]
     scene.streams.said(worker, Progress(large.id, 2 * GRANT_TOKENS, 2 * GRANT_TOKENS))
+    begun = [start.stream for start in worker.of(Start)]
+    scene.configure(carrying(pool_bytes=2 * GRANT_TOKENS * 512))
     scene.streams.said(worker, Grow(large.id, 2 * GRANT_TOKENS + 10))
     scene.streams.expire()
-    with pytest.raises(ServingError) as told:
-        await large.next(1)
-    scene.streams.expire()
-    scene.streams.said(worker, Finished(large.id, "cancelled"))
+    granted = worker.of(Grant)
+    scene.streams.said(worker, Finished(large.id, "stop"))
 
-    assert told.value.code == "kv_pool_full"
+    assert begun == [large.id]  # both would want more than there is
+    assert granted == [Grant(large.id, 3 * GRANT_TOKENS)]
     assert await waiting.next(0.01) is None
     assert [start.stream for start in worker.of(Start)] == [large.id, waiting.id]
 
@@ -575,7 +705,7 @@ async def test_kv_of_who_has_not_begun_makes_way_for_who_runs(tiny: ModelSpec) -
     said = list(range(1000, 1200))
     worker.renders = [said, list(range(1, 400)), [*said, 5]]
     await ended(scene, worker, 200)
-    running, waiting = await scene.ask(), await scene.ask()
+    running, waiting = [await scene.ask(max_tokens=400) for _ in range(2)]
     scene.streams.said(worker, Progress(running.id, 2 * GRANT_TOKENS, 2 * GRANT_TOKENS))
     scene.streams.said(worker, Grow(running.id, 2 * GRANT_TOKENS + 10))
     scene.streams.expire()
@@ -593,7 +723,7 @@ async def test_a_held_stream_that_fails_to_start_has_the_next_one_started_once(
     scene = crowded(tiny, 2)
     old = scene.serving(0, "kv")
     old.renders = [list(range(1, 200)), list(range(401, 500))]
-    streams = [await scene.ask() for _ in range(2)]
+    streams = [await scene.ask(max_tokens=10) for _ in range(2)]
     for stream in streams:  # larger than the pool by now, and small enough
         scene.streams.said(old, Progress(stream.id, 99, 99))
     large = scene.streams._streams[streams[0].id]
@@ -603,8 +733,11 @@ async def test_a_held_stream_that_fails_to_start_has_the_next_one_started_once(
     old.alive = False
     scene.streams.lost(old)
     worker = scene.serving(0, "kv")
+    begun = [start.stream for start in worker.of(Start)]
+    scene.streams.said(worker, Finished(streams[1].id, "stop"))
 
-    assert [start.stream for start in worker.of(Start)] == [streams[1].id]
+    assert begun == [streams[1].id]
+    assert [start.stream for start in worker.of(Start)] == [streams[1].id, streams[0].id]
 
 
 async def test_kv_of_a_cancelled_stream_is_nobodys_until_its_worker_has_let_go(
@@ -758,7 +891,8 @@ async def test_an_answer_is_clipped_to_what_the_context_leaves(scene: Scene) -> 
 
 
 async def test_without_a_model_the_way_to_one_is_told(scene: Scene) -> None:
-    scene.gateway.configure(model=None, policy=policy(), context=0)
+    scene.gateway.configure(model=None, policy=policy())
+    scene.gateway.admit(0)
     with pytest.raises(ServingError) as told:
         await scene.ask()
 

@@ -37,15 +37,16 @@ class Scene:
         self.gateway = Gateway(self.streams, carrier, clock, lambda: None)
         carrier.serve(model)
         self.streams.configure(self.policy)
-        self.gateway.configure(model=model, policy=self.policy, context=2048)
+        self.gateway.configure(model=model, policy=self.policy)
+        self.gateway.admit(2048)
 
     def serving(self, position: int = 0, decoder: str = "kv") -> Any:
         worker: Any = FakeWorker(self.model.variants[position], decoder)
         self.streams.attach(worker)
         return worker
 
-    async def ask(self, count: int) -> list[StreamHandle]:
-        request = GenerationRequest("tiny", text="x", max_tokens=100, user=1)
+    async def ask(self, count: int, max_tokens: int = 100) -> list[StreamHandle]:
+        request = GenerationRequest("tiny", text="x", max_tokens=max_tokens, user=1)
         return [await self.gateway.submit(request) for _ in range(count)]
 
     def follow(self, *order: int, together: int | None = None, shed: tuple[Shed, ...] = ()) -> None:
@@ -127,9 +128,9 @@ async def test_otherwise_it_waits_until_one_ends(
 
 
 async def test_one_that_waits_for_room_leaves_its_place_to_the_next(tiny: ModelSpec) -> None:
-    scene = Scene(tiny, pool_bytes=2 * GRANT_TOKENS * 512)
+    scene = Scene(tiny, pool_bytes=5 * GRANT_TOKENS // 2 * 512)
     worker = scene.serving()
-    one, two = await scene.ask(2)
+    one, two = await scene.ask(2, max_tokens=1000)
     scene.follow(one.id, two.id, together=1)
     scene.streams.said(worker, Tokens(one.id, 0, [9] * GRANT_TOKENS, "a"))
     scene.streams.said(worker, Grow(one.id, 2 * GRANT_TOKENS))

@@ -93,6 +93,11 @@ def _counts(status: StatusView) -> Iterator[Metric]:
         ("trimtab_tokens", "Tokens generated.", status.tokens_total),
         ("trimtab_requests", "Requests taken.", status.requests_total),
         ("trimtab_requests_shed", "Requests that the schedule refused.", status.shed_total),
+        (
+            "trimtab_kv_gave_way",
+            "Times that a conversation waited for room, and its KV was computed again.",
+            status.gave_way_total,
+        ),
         ("trimtab_switches", "Variant switches.", status.switches_total),
         (
             "trimtab_window_shifts",

@@ -59,6 +59,7 @@ def status_lines(now: dict[str, Any]) -> list[str]:
 def _rows(now: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("point", _point(now)),
+        ("context", _context(now)),
         ("expected", _expected(now.get("expected"))),
         ("policy", _policy(now["policy"])),
         ("stale", _stale(now["policy"])),
@@ -86,6 +87,14 @@ def _point(now: dict[str, Any]) -> str:
     if now["target"] != now["point"]:
         told += f", moving to {point_words(now['target'])}"
     return told
+
+
+def _context(now: dict[str, Any]) -> str:
+    """Only where the KV pool has no room for the point's context."""
+    effective, wanted = now["effective_context"], now["point"]["context"]
+    if not effective or effective >= wanted:
+        return ""
+    return f"{effective} tokens for now: the policy's kv.pool has no room for more"
 
 
 def _expected(predicted: dict[str, Any] | None) -> str:

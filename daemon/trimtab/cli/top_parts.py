@@ -55,6 +55,7 @@ _DIRECTION_STYLES: Final[dict[Direction, str]] = {
     Direction.PARK: "red",
     Direction.HOLD: "",
     Direction.RELIEF: "cyan",
+    Direction.GIVE_WAY: "yellow",
     Direction.SHED: "yellow",
 }
 _NAME: Final = 22

@@ -76,6 +76,17 @@ class ReleaseIdleKv:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveWay:
+    """Have the youngest conversations wait, and give their KV in memory back, at least this much.
+
+    It is computed again once there is room.
+    """
+
+    id: int
+    wanted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Park:
     """Unload everything; requests wait or are refused with the reason."""
 
@@ -84,7 +95,14 @@ class Park:
 
 
 Action: TypeAlias = (
-    SwitchWorker | SetContext | SetSpeculation | SetPace | PlaceIdleKv | ReleaseIdleKv | Park
+    SwitchWorker
+    | SetContext
+    | SetSpeculation
+    | SetPace
+    | PlaceIdleKv
+    | ReleaseIdleKv
+    | GiveWay
+    | Park
 )
 
 LongAction: TypeAlias = SwitchWorker | Park | SetSpeculation
@@ -108,5 +126,5 @@ def carried_out(point: OperatingPoint, action: Action) -> OperatingPoint:
             return replace(point, pace_ratio=ratio)
         case PlaceIdleKv(placement=placement):
             return replace(point, kv_placement=placement)
-        case ReleaseIdleKv():
+        case ReleaseIdleKv() | GiveWay():
             return point

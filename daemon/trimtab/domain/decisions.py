@@ -18,6 +18,7 @@ class Direction(StrEnum):
     PARK = "park"
     HOLD = "hold"  # a step was wanted and held back
     RELIEF = "relief"  # memory that nobody uses was given back; the point stays
+    GIVE_WAY = "give_way"  # conversations wait, and their KV was given back; the point stays
     SHED = "shed"  # requests were refused, since nothing was to be gained by keeping them
 
 

@@ -28,10 +28,12 @@ class Demand:
         running: Streams that a worker has.
         waiting: Requests in the queue, those being tokenized included.
         held: Streams that had begun and have no worker.
-        kv_tokens: Tokens whose KV lies within the serving worker, and goes with it.
+        kv_tokens: Tokens whose KV lies within the serving worker, and goes with it; without one,
+            what the next one computes at once.
         idle_bytes: KV of conversations that have ended, kept for their next turn.
         worker_bytes: Anonymous memory of the serving worker; None if there is none.
         running_bytes: KV of running conversations in memory, in segments of ours.
+        yielding_bytes: Of that, what could make room: its conversations wait, and compute it again.
         filed_bytes: KV of running conversations on disk.
         unwritten_bytes: Memory that it still takes, which the kernel counts as available: the disk
             hasn't taken it yet.
@@ -46,6 +48,7 @@ class Demand:
     idle_bytes: int = 0
     worker_bytes: int | None = None
     running_bytes: int = 0
+    yielding_bytes: int = 0
     filed_bytes: int = 0
     unwritten_bytes: int = 0
     point: OperatingPoint | None = None

@@ -79,6 +79,11 @@ class KvShape:
         step = page_bytes // math.gcd(page_bytes, self.position_bytes)
         return -(-tokens // step) * step
 
+    def tokens_within(self, size_bytes: int, page_bytes: int) -> int:
+        """How many positions so much memory holds, in rows of whole pages."""
+        pages = max(0, size_bytes) // (self.planes * self.kv_heads * page_bytes)
+        return pages * page_bytes // self.position_bytes
+
     def capacity_of(self, segment_bytes: int) -> int:
         """The capacity of a segment of that size.
 

@@ -13,7 +13,7 @@ from trimtab.planner import choose, value
 from trimtab.planner.assess import Assessed, Fit, assess, mib, pinned_knobs, situation
 from trimtab.planner.faults import worth_another_try
 from trimtab.planner.foresight import trend_bytes_s
-from trimtab.planner.placement import last_rung, place_kv
+from trimtab.planner.placement import give_way, last_rung, place_kv, safe_while_parked
 from trimtab.planner.plan import Move, carry_out, needs_worker, relieve_beside
 from trimtab.planner.points import draft_of
 from trimtab.planner.relief import distrusted, idle_bytes
@@ -87,7 +87,8 @@ def _from_nothing(
     state: State, policy: Policy, judged: tuple[Assessed, ...], at_s: float, cause: str
 ) -> Move | State:
     """Load something: at once, or if parking was decided and nobody waits, once there is room."""
-    if (relief := _relief(state, policy)) is not None:
+    relief = _relief(state, policy) or safe_while_parked(state, policy)
+    if relief is not None:
         return relief
     if at_s < state.retry_s or _stays_parked(state, policy, at_s):
         return state
@@ -98,7 +99,11 @@ def _from_nothing(
     urgent = not state.parked or state.wanted or demand.held + demand.waiting > 0
     target = choose.safest(judged) if urgent else choose.best(judged, Fit.ROOMY)
     if target is None:
-        return _in_spite_of_quarantine(state, policy, at_s) or _nothing_better(state)
+        return (
+            give_way(state, policy, judged, _short_of_memory(state, policy))
+            or _in_spite_of_quarantine(state, policy, at_s)
+            or _nothing_better(state)
+        )
     if urgent:
         waiting = "a request waits" if demand.waiting or state.wanted else "at start"
         text = cause or ("streams are held and it fits" if demand.held else waiting)
@@ -213,6 +218,14 @@ def _relief(state: State, policy: Policy) -> Move | None:
     return Move(state.point, None, trigger, Direction.RELIEF, wanted)
 
 
+def _short_of_memory(state: State, policy: Policy) -> Trigger:
+    """What is available, as the reason why nothing can be loaded."""
+    available, limit = situation(state).available_bytes, policy.memory
+    threshold = None if limit is None else limit.headroom_bytes
+    text = f"{mib(available or 0)} of memory are available"
+    return Trigger("memory.available", available, threshold, text=text)
+
+
 def _must_move(
     state: State,
     policy: Policy,
@@ -226,7 +239,8 @@ def _must_move(
     target = _way_out(state, judged, current, model, at_s)
     trigger = _why(state, policy, current, at_s, cause)
     if target is None:
-        if (rung := last_rung(state, policy, judged, trigger)) is not None:
+        rung = last_rung(state, policy, judged, trigger) or give_way(state, policy, judged, trigger)
+        if rung is not None:
             return rung
         text = f"{trigger.text}; no variant fits"
         return Move(PARKED, None, replace(trigger, text=text), Direction.PARK)

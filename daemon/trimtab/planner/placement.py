@@ -1,4 +1,8 @@
-"""Where KV goes: idle conversations' early, since that is cheap; running ones' as the last rung."""
+"""Where KV goes: idle conversations' early, since that is cheap; running ones' as the last rungs.
+
+Of those, disk comes first where the policy has it. Then conversations wait for others to end: their
+KV is given back, and computed again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from trimtab.domain.decisions import Direction, Trigger
 from trimtab.domain.knobs import KvPlacement
 from trimtab.planner.assess import Assessed, mib
 from trimtab.planner.plan import Move
-from trimtab.planner.relief import idle_bytes
+from trimtab.planner.relief import idle_bytes, yielding_bytes
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
@@ -75,6 +79,48 @@ def last_rung(
     )
     target = replace(state.point, kv_placement=KvPlacement.DISK_ALL)
     return Move(target, None, replace(trigger, text=text), Direction.DOWN)
+
+
+def give_way(
+    state: State, policy: Policy, judged: Iterable[Assessed], trigger: Trigger
+) -> Move | None:
+    """Before everything is parked, or stays so: conversations that can wait give their KV back.
+
+    Only if some point would fit then, with which the others go on: the one for which the least has
+    to be given back.
+    """
+    limit, could_bytes = policy.memory, yielding_bytes(state)
+    left = [one.predicted.available_bytes or 0 for one in judged if not one.reason]
+    if limit is None or not could_bytes or not left:
+        return None
+    most = max(left)
+    if most >= limit.headroom_bytes or most + could_bytes < limit.headroom_bytes:
+        return None
+    text = f"{trigger.text}; no variant fits, and {_could_wait(could_bytes)}"
+    wanted = min(could_bytes, limit.leave_bytes - most)
+    return _gives_way(state, replace(trigger, text=text), wanted)
+
+
+def safe_while_parked(state: State, policy: Policy) -> Move | None:
+    """Nothing is loaded, and memory is short all the same: what is held gives its KV back."""
+    limit, could_bytes = policy.memory, yielding_bytes(state)
+    available = state.snapshot.value(MEMORY) if state.snapshot is not None else None
+    if limit is None or available is None or not could_bytes or available >= limit.headroom_bytes:
+        return None
+    text = (
+        f"{mib(available)} of memory are available while nothing is loaded, under the limit of "
+        f"{mib(limit.headroom_bytes)}, and {_could_wait(could_bytes)}"
+    )
+    trigger = Trigger(MEMORY, available, limit.headroom_bytes, text=text)
+    return _gives_way(state, trigger, min(could_bytes, int(limit.leave_bytes - available)))
+
+
+def _could_wait(size_bytes: int) -> str:
+    return f"conversations that can wait hold {mib(size_bytes)}"
+
+
+def _gives_way(state: State, trigger: Trigger, wanted_bytes: int) -> Move:
+    return Move(state.point, None, trigger, Direction.GIVE_WAY, give_way_bytes=wanted_bytes)
 
 
 def _back(state: State, policy: Policy) -> KvPlacement:

@@ -7,6 +7,7 @@ from typing import Final
 
 from trimtab.domain.actions import (
     Action,
+    GiveWay,
     HandoverMode,
     LongAction,
     Park,
@@ -38,7 +39,8 @@ USUAL_LOAD_S: Final = 1.0
 class Move:
     """A choice: where to, what is expected of it, and what made it necessary.
 
-    ``release_bytes`` of KV that nobody uses are given back first.
+    ``release_bytes`` of KV that nobody uses are given back first. Where nothing else moves,
+    ``give_way_bytes`` are, of conversations that can wait.
     """
 
     target: OperatingPoint
@@ -46,6 +48,7 @@ class Move:
     trigger: Trigger
     direction: Direction
     release_bytes: int = 0
+    give_way_bytes: int = 0
 
 
 def carry_out(
@@ -107,6 +110,7 @@ def _settling(state: State, decision: Decision) -> Settling:
         decision,
         situation(state).available_bytes,
         idle_bytes=state.demand.idle_bytes,
+        yielding_bytes=state.demand.yielding_bytes,
         held_bytes=state.demand.worker_bytes,
         kv_tokens=state.demand.kv_tokens,
         celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),
@@ -163,6 +167,8 @@ def _unpark_wait(state: State, at_s: float, move: Move) -> float:
 
 
 def _actions(state: State, policy: Policy, move: Move) -> tuple[Action, ...]:
+    if move.direction is Direction.GIVE_WAY:
+        return (GiveWay(state.next_action, move.give_way_bytes),)
     wanted = max(move.release_bytes, _short_bytes(state, policy, move))
     if not wanted or not idle_bytes(state):
         return _steps(state, policy, move, state.next_action)

@@ -5,6 +5,7 @@ brought less than a tenth of what was expected, it would be turned again and aga
 would be. So it is left out for a while, each time twice as long:
 
 - the KV of idle conversations no longer counts as memory that could be had;
+- nor does that of running ones that were to give way and didn't;
 - a variant that was stepped down to and holds no less goes into quarantine;
 - a smaller context that the worker doesn't keep to is no way out any more;
 - pace, threads or smaller variants that cool nothing are given back (`heat`).
@@ -23,6 +24,7 @@ from trimtab.planner.state import Quarantine, Settling, State
 from trimtab.policy.compiled import Policy
 
 IDLE_KV: Final = "idle KV"
+RUNNING_KV: Final = "running KV"
 LEAST_SHARE: Final = 0.1
 WORTH_BYTES: Final = 16 * 1024 * 1024
 """A step that was to bring less isn't judged: a worker's memory trembles by as much."""
@@ -47,6 +49,11 @@ def idle_bytes(state: State) -> int:
     return 0 if distrusted(state, IDLE_KV) else state.demand.idle_bytes
 
 
+def yielding_bytes(state: State) -> int:
+    """Memory that conversations hold and would give back that could wait."""
+    return 0 if distrusted(state, RUNNING_KV) else state.demand.yielding_bytes
+
+
 def distrust(state: State, means: str, reason: str, at_s: float) -> State:
     """Leave a means out, twice as long as the last time."""
     last = state.distrust.get(means)
@@ -69,9 +76,13 @@ def trusted(state: State, means: str) -> State:
 def judge(state: State, policy: Policy, at_s: float) -> State:
     """After a tick: hold the last step for memory against what was measured."""
     settling = state.settling
-    if settling is None or settling.judged or settling.done_s is None or settling.failed:
+    if settling is None or settling.judged or settling.done_s is None:
         return state
     decision = settling.decision
+    if decision.direction is Direction.GIVE_WAY:
+        return _judge_giving_way(_seen(state, settling), settling, at_s)
+    if settling.failed:
+        return state
     if decision.direction is Direction.RELIEF:
         return _judge_idle_kv(_seen(state, settling), settling, at_s)
     if decision.direction is not Direction.DOWN or decision.trigger.signal != "memory.available":
@@ -101,6 +112,14 @@ def _judge_idle_kv(state: State, settling: Settling, at_s: float) -> State:
         return trusted(state, IDLE_KV)
     reason = "giving back the KV of idle conversations freed nothing"
     return distrust(state, IDLE_KV, reason, at_s)
+
+
+def _judge_giving_way(state: State, settling: Settling, at_s: float) -> State:
+    fallen = settling.yielding_bytes - state.demand.yielding_bytes
+    if not settling.failed and fallen > 0:
+        return trusted(state, RUNNING_KV)
+    reason = settling.failed or "conversations that were to give way gave nothing back"
+    return distrust(state, RUNNING_KV, reason, at_s)
 
 
 def _judge_variant(state: State, settling: Settling, policy: Policy, at_s: float) -> State:

@@ -196,7 +196,9 @@ class Kv(Part):
     """The budget of the KV cache."""
 
     pool: Size | None = Field(
-        None, description="Most memory for KV. Without it: what the memory limit leaves."
+        None,
+        description="Most memory for KV, and for the context of one conversation. Without it: "
+        "what the memory limit leaves.",
     )
     disk_quota: Size = written("1GiB", description="Most disk space for offloaded KV.")
     writes_per_day: Size = written(

@@ -169,6 +169,7 @@ class Daemon:
         self._reports = Reports(self.controller.post, _soon)
         observers = Observers(self.meter, self._reports)
         self.streams = Streams(clock, observers, self._carrier, self._protocol_broken)
+        self.streams.room.memory_bytes = self._room_for_running
         self.supervisor = Supervisor(clock, self._said, self._lost, self._wrote)
         self.gateway = Gateway(self.streams, self._carrier, clock, self._request_waits)
         self.dispatcher = Dispatcher(
@@ -214,7 +215,8 @@ class Daemon:
         """Serve this model from now on."""
         self.dispatcher.configure(model)
         self._carrier.serve(model)
-        self._configure(model, self.controller.policy, self.dispatcher.point.context)
+        self.gateway.configure(model=model, policy=self.controller.policy)
+        self.gateway.admit(self.dispatcher.point.context)
         self.controller.post(ModelChanged(self.clock.monotonic_s(), model))
 
     def put_in_force(self, policy: Policy) -> None:
@@ -223,7 +225,7 @@ class Daemon:
         self._reports.configure(policy.admission.priorities)
         self.streams.configure(policy)
         self.meter.configure(policy.slo)
-        self._configure(self.gateway.model(), policy, self.gateway.effective_context())
+        self.gateway.configure(model=self.gateway.model(), policy=policy)
         self.controller.post(PolicyChanged(self.clock.monotonic_s(), policy.revision))
 
     async def drain(self, deadline_s: float) -> None:
@@ -270,6 +272,7 @@ class Daemon:
             idle_bytes=ledger.idle,
             worker_bytes=held,
             running_bytes=ledger.leased,
+            yielding_bytes=sum(stream.kv_bytes for stream in self.streams.could_give_way()),
             filed_bytes=ledger.filed,
             unwritten_bytes=ledger.unwritten,
             point=self.dispatcher.point,
@@ -412,6 +415,10 @@ class Daemon:
             return 0
         return available - self.pool.ledger().unwritten - limit.leave_bytes
 
+    def _room_for_running(self) -> float:
+        """The same for running conversations: ended ones' KV makes way for theirs."""
+        return self._room_bytes() + self.pool.idle_bytes()
+
     def _say_why_not(self) -> None:
         """What a request is told that waits for a variant in vain."""
         if not self.dispatcher.point.parked or self.dispatcher.loading:
@@ -456,11 +463,8 @@ class Daemon:
         return None if limit is None else limit.headroom_bytes
 
     def _context_changed(self, tokens: int) -> None:
-        self._configure(self.gateway.model(), self.controller.policy, tokens)
+        self.gateway.admit(tokens)
         self.pool.limit(tokens)
-
-    def _configure(self, model: ModelSpec | None, policy: Policy, context: int) -> None:
-        self.gateway.configure(model=model, policy=policy, context=context)
 
 
 def _soon(call: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from trimtab.domain.actions import (
     Action,
+    GiveWay,
     HandoverMode,
     Park,
     PlaceIdleKv,
@@ -225,6 +226,8 @@ class Dispatcher:
                 await self._park()
             case ReleaseIdleKv(wanted_bytes=wanted):
                 self._pool.release(wanted)
+            case GiveWay(wanted_bytes=wanted):
+                await self._give_way(wanted)
             case SetSpeculation():
                 await self._set_speculation(action)
             case PlaceIdleKv():
@@ -283,6 +286,24 @@ class Dispatcher:
             self._set_mode(replace(action, speculation=SPECULATION_NGRAM))
         else:
             self._set_mode(action)
+
+    async def _give_way(self, wanted_bytes: int) -> None:
+        """The youngest conversations wait, and the memory of their KV comes back.
+
+        Raises:
+            ServingError: A worker doesn't let go of them in time.
+        """
+        before = self._available()
+        expected = min(wanted_bytes, sum(one.kv_bytes for one in self._streams.could_give_way()))
+        chosen = self._streams.give_way(wanted_bytes)
+        deadline_s = self._clock.monotonic_s() + RELEASE_DEADLINE_S
+        while any(stream.worker and stream.waits_for_room for stream in chosen):
+            if self._clock.monotonic_s() >= deadline_s:
+                told = f"the worker has not let go of them within {RELEASE_DEADLINE_S:.0f} s"
+                raise ServingError(told, code="kv_not_given_back")
+            await self._clock.sleep(RECOVERY_POLL_S)
+        if before is not None:
+            await self._recovered(before + int(expected * RECOVERED_RATIO))
 
     async def _place_kv(self, action: PlaceIdleKv) -> None:
         """Running conversations' KV goes to files now; it is written beside whatever comes.

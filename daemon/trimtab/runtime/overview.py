@@ -221,6 +221,8 @@ class Overview:
             heat_kept=heat_kept(state, daemon.controller.policy, now),
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
+            effective_context=daemon.gateway.effective_context(),
+            gave_way_total=daemon.streams.gave_way,
             expected=_expected(state),
             window=_window(daemon),
         )

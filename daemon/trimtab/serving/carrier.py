@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
 from trimtab.domain.clock import Clock
@@ -58,15 +59,20 @@ class Carrier:
             self._pool.disk.configure(kv.disk_quota_bytes, kv.writes_per_day_bytes)
             self._pool.keep_to_quota()
 
-    def bring(self, stream: Stream, worker: Worker) -> None:
+    def bring(self, stream: Stream, worker: Worker, *, beyond: bool = False) -> None:
         """Give the stream what it needs to begin, or go on, in this worker.
+
+        Args:
+            stream: Which.
+            worker: Where it goes to.
+            beyond: Whether the pool's budget may be overrun for it.
 
         Raises:
             ServingError: The pool has no room for it.
         """
         self._drop_doubtful(stream)
-        model, ready = self._model, worker.ready
-        if model is None or ready is None or ready.decoder != OWN_KV:
+        model = self._model
+        if model is None or not owns_kv(worker):
             self._drop(stream)
             return
         variant = worker.variant
@@ -75,7 +81,7 @@ class Carrier:
             self._drop(stream)
             lease = None
         if lease is None:
-            stream.lease = self._lease(stream, model, variant)
+            stream.lease = self._lease(stream, model, variant, beyond=beyond)
         elif not self._refused(model, variant).isdisjoint(lease.writers):
             self._begin_anew(stream)
             lease.rewind(0)
@@ -100,6 +106,23 @@ class Carrier:
             self._pool.distrust(stream.source)
         stream.source = None
         self._drop(stream)
+
+    def set_aside(self, stream: Stream) -> None:
+        """Its KV in memory makes room: all of it is in the record, and is computed again."""
+        if stream.lease is not None and not stream.lease.segment.on_disk:
+            self._drop(stream)
+
+    def most_tokens(self, worker: Worker | None) -> float:
+        """Tokens of a conversation that the pool's whole budget has room for, in that worker.
+
+        Where there is none yet, in that of the variant whose KV takes most.
+        """
+        model = self._model
+        if model is None or (worker is not None and not owns_kv(worker)):
+            return inf
+        variants = model.variants if worker is None else (worker.variant,)
+        most = [self._pool.most_tokens(shape_of(model, variant)) for variant in variants]
+        return min(most, default=inf)
 
     def leave_disk(self, streams: Sequence[Stream]) -> None:
         """A worker hangs that had these: nobody goes on with their KV on disk, if they have any.
@@ -144,8 +167,8 @@ class Carrier:
 
     async def prepare(self, stream: Stream, worker: Worker) -> None:
         """Look for KV that a new stream can begin with."""
-        policy, model, ready = self._policy, self._model, worker.ready
-        if policy is None or model is None or ready is None or ready.decoder != OWN_KV:
+        policy, model = self._policy, self._model
+        if policy is None or model is None or not owns_kv(worker):
             return
         user, variant = stream.request.user, worker.variant
         found = self._pool.find(
@@ -163,7 +186,9 @@ class Carrier:
         if stream.lease is not None:
             stream.view, stream.source = found.view, found.idle.lease
 
-    def _lease(self, stream: Stream, model: ModelSpec, variant: VariantSpec) -> Lease:
+    def _lease(
+        self, stream: Stream, model: ModelSpec, variant: VariantSpec, *, beyond: bool
+    ) -> Lease:
         # One capacity for all, so that any conversations can be decoded together; what isn't
         # written isn't committed.
         return self._pool.open(
@@ -172,6 +197,7 @@ class Carrier:
             variant.fingerprint,
             stream.request.user,
             stream.view.cached(len(stream.tokens)) + 1,
+            beyond=beyond,
         )
 
     def _drop_doubtful(self, stream: Stream) -> None:
@@ -202,6 +228,11 @@ class Carrier:
             if one.name != variant.name
             and (handover.up if variant.quality > one.quality else handover.down) is Carry.REPLAY
         )
+
+
+def owns_kv(worker: Worker) -> bool:
+    """Whether its streams have their KV in segments of ours."""
+    return worker.ready is not None and worker.ready.decoder == OWN_KV
 
 
 def _is_on_disk(lease: Lease | None) -> bool:

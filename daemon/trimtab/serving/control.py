@@ -100,6 +100,8 @@ class StatusView(msgspec.Struct, frozen=True):
         state: ``ready``, ``loading``, ``parked``, ``no_model``, ``degraded`` or ``draining``.
         reason: Why, if it isn't ready.
         tokens_can_flow: What readyz answers.
+        effective_context: Tokens that a conversation admitted now may hold: the point's context, as
+            far as the KV pool has room for it; 0 while nothing is loaded.
         running: Streams that a worker has.
         waiting_turn: Those of them that are paused until it is their turn.
         pin_waits: Why the pinned variant isn't served for now, and when it is tried again; empty if
@@ -107,6 +109,7 @@ class StatusView(msgspec.Struct, frozen=True):
         heat_kept: What is kept for heat only since it would get too hot without it, in words; empty
             if nothing is.
         shed_total: Requests that were refused because nothing was to be gained by keeping them.
+        gave_way_total: How often a conversation has waited for room without its KV.
         expected: What the point in force is predicted to hold and do, and what that rests on; None
             while nothing is loaded.
     """
@@ -138,6 +141,8 @@ class StatusView(msgspec.Struct, frozen=True):
     paused: bool
     last_decision: dict[str, Any] | None
     window: WindowView = WindowView()
+    effective_context: int = 0
+    gave_way_total: int = 0
     expected: Prediction | None = None
     pin_waits: str = ""
     heat_kept: str = ""

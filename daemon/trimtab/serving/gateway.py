@@ -25,6 +25,7 @@ from trimtab.workers.protocol import Guide
 from trimtab.workers.worker import Worker
 
 RENDER_ATTEMPTS: Final = 3
+POOL_HINT: Final = "The policy's kv.pool has no room for more; a larger one would."
 NO_MODEL_HINT: Final = "`trimtab models build smollm2-135m` makes one."
 
 
@@ -62,10 +63,13 @@ class Gateway:
         self.why_not_loaded = ""
         self.on_request: Callable[[], None] | None = None
 
-    def configure(self, *, model: ModelSpec | None, policy: Policy | None, context: int) -> None:
+    def configure(self, *, model: ModelSpec | None, policy: Policy | None) -> None:
         """What is served from now on."""
         self._model = model
         self._policy = policy
+
+    def admit(self, context: int) -> None:
+        """Conversations may have so many tokens from now on, as far as the KV pool has room."""
         self._context = context
 
     def drain(self) -> None:
@@ -89,7 +93,7 @@ class Gateway:
 
     def effective_context(self) -> int:
         """Tokens that a conversation admitted now may hold."""
-        return self._context
+        return int(min(self._context, self._carrier.most_tokens(self._streams.active)))
 
     async def submit(self, request: GenerationRequest) -> Stream:
         """Tokenize, admit and queue a request (see `Inference.submit`)."""
@@ -130,7 +134,7 @@ class Gateway:
         view: View,
         arrived_s: float,
     ) -> Stream:
-        context = self._context
+        context = self.effective_context()
         longest = request.max_tokens or context
         if not view.shifts:
             room = context - len(prompt)
@@ -140,6 +144,7 @@ class Gateway:
                     "tokens for prompt and answer together",
                     param=request.prompt_field,
                     code="context_length_exceeded",
+                    hint=POOL_HINT if context < self._context else "",
                 )
             longest = min(longest, room)
         elif len(prompt) >= context:
@@ -174,7 +179,7 @@ class Gateway:
                 keep = max(SINKS, await beginning(request, prompt, worker, max_wait_s))
             except SilentWorkerError:  # it is busy; the prompt is there
                 keep = SINKS
-        return View(keep) if fits(keep, self._context) else WHOLE
+        return View(keep) if fits(keep, self.effective_context()) else WHOLE
 
     def _check(self, request: GenerationRequest) -> tuple[Policy, ModelSpec]:
         if self._draining:
@@ -238,7 +243,7 @@ class Gateway:
     ) -> list[int]:
         known = self._carrier.known(request)
         prompt = await render(request, worker, max_wait_s, known)
-        if known and len(prompt) >= self._context:  # the tokenizer's way may be shorter
+        if known and len(prompt) >= self.effective_context():  # the tokenizer's way may be shorter
             return await render(request, worker, max_wait_s)
         return prompt
 

@@ -8,9 +8,11 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from trimtab.domain.kv import KvShape
@@ -55,9 +57,24 @@ class Pool:
     # ------------------------------------------------------------ streams
 
     def open(
-        self, shape: KvShape, capacity: int, fingerprint: str, user: int | None, tokens: int
+        self,
+        shape: KvShape,
+        capacity: int,
+        fingerprint: str,
+        user: int | None,
+        tokens: int,
+        *,
+        beyond: bool = False,
     ) -> Lease:
         """A new segment with a grant for its first tokens.
+
+        Args:
+            shape: Of the model's KV cache.
+            capacity: Tokens that it must be able to hold.
+            fingerprint: Who may read it.
+            user: Whose it is; None if unknown.
+            tokens: The first ones.
+            beyond: Whether the budget may be overrun for it.
 
         Raises:
             ServingError: The budget or the machine has no room (503 ``kv_pool_full``), or never
@@ -65,8 +82,8 @@ class Pool:
         """
         lease = Lease(Segment(shape, capacity), fingerprint, user)
         self._leases.append(lease)
-        if not self.grant(lease, tokens):
-            needs_bytes = kv_bytes(lease, _stepped(lease, tokens))
+        if not self.grant(lease, tokens, beyond=beyond):
+            needs_bytes = kv_bytes(lease, _paged(lease, tokens))
             self.drop(lease)
             raise self._no_room(tokens, needs_bytes)
         return lease
@@ -99,20 +116,36 @@ class Pool:
         self._leases.append(lease)
         return lease
 
-    def grant(self, lease: Lease, tokens: int) -> bool:
+    def grant(self, lease: Lease, tokens: int, *, beyond: bool = False) -> bool:
         """Reserve room for at least so many tokens; idle segments make way.
+
+        Where there is no room for a whole step, there may be for these.
+
+        Args:
+            lease: Whose grant it is.
+            tokens: How many it is to be for.
+            beyond: Whether the budget may be overrun for it.
 
         Returns:
             False if the budget has no room; the grant is what it was.
         """
-        wanted = _stepped(lease, tokens)
-        if wanted <= lease.granted:
-            return True
-        more = kv_bytes(lease, wanted) - kv_bytes(lease, lease.granted)
-        if not self._make_room(more):
-            return False
-        lease.granted = wanted
-        return True
+        return lease.granted >= min(tokens, lease.segment.most_tokens) or any(
+            self._reserve(lease, wanted, beyond=beyond)
+            for wanted in (_stepped(lease, tokens), _paged(lease, tokens))
+        )
+
+    def spare_bytes(self) -> float:
+        """What streams could still be granted; infinite where the budget has no bound."""
+        if self._cap_bytes is None:
+            return inf
+        could_go = sum(idle.memory_bytes for idle in self._movable())
+        return self._cap_bytes - self._charged() + could_go
+
+    def most_tokens(self, shape: KvShape) -> float:
+        """How many tokens of a conversation the whole budget holds."""
+        if self._cap_bytes is None:
+            return inf
+        return shape.tokens_within(self._cap_bytes, mmap.PAGESIZE)
 
     def drop(self, lease: Lease) -> None:
         """Give a stream's segment back to the system."""
@@ -473,6 +506,13 @@ class Pool:
             retry_after_s=5,
         )
 
+    def _reserve(self, lease: Lease, tokens: int, *, beyond: bool) -> bool:
+        more = kv_bytes(lease, tokens) - kv_bytes(lease, lease.granted)
+        if not self._make_room(more) and not beyond:
+            return False
+        lease.granted = tokens
+        return True
+
     def _make_room(self, more_bytes: int) -> bool:
         """True if the budget has room for so much more, once idle segments have made way.
 
@@ -574,6 +614,12 @@ class Pool:
 
 def _used_first(conversations: Iterable[Idle]) -> Idle | None:
     return min(conversations, key=lambda idle: idle.used_s, default=None)
+
+
+def _paged(lease: Lease, tokens: int) -> int:
+    """So many tokens, and as many more as their pages hold anyway."""
+    segment = lease.segment
+    return min(Segment.capacity_for(segment.shape, tokens), segment.most_tokens)
 
 
 def _stepped(lease: Lease, tokens: int) -> int:

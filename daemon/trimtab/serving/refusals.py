@@ -40,12 +40,3 @@ def refused(shed: Shed) -> ServingError:
 def shutting_down() -> ServingError:
     """The daemon goes down, and the time for what it had begun is over."""
     return ServingError("the daemon is shutting down", code="shutting_down", retry_after_s=5)
-
-
-def starved() -> ServingError:
-    """All conversations want room in the KV pool, and one has to give way."""
-    return ServingError(
-        "the KV pool is full, and this conversation is the youngest",
-        code="kv_pool_full",
-        retry_after_s=10,
-    )

@@ -7,13 +7,15 @@ on from the old one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from trimtab.domain.view import View
 from trimtab.errors import ServingError, WorkerError
-from trimtab.serving.claims import Lease
-from trimtab.serving.pool import Pool
+from trimtab.serving.claims import Lease, kv_bytes
+from trimtab.serving.pool import GRANT_TOKENS, Pool
+from trimtab.serving.segments import Segment
 from trimtab.serving.stream import Stream
 from trimtab.workers.protocol import Full, Grant, Grow, Move, Moved, Stayed
 from trimtab.workers.worker import Worker
@@ -28,10 +30,12 @@ class Room:
     Attributes:
         shifts: How often a window has been shifted since the start.
         dropped_tokens: How many tokens have been forgotten by that.
+        memory_bytes: Tells how much memory there is for KV that is computed again.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self.memory_bytes: Callable[[], float] = lambda: inf
         self.shifts = 0
         self.dropped_tokens = 0
 
@@ -52,14 +56,23 @@ class Room:
                 return self.stayed(stream, worker, message)
         return ""
 
-    def grow(self, stream: Stream, worker: Worker, tokens: int) -> None:
-        """A stream is about to need room for more tokens; it waits where there is none."""
+    def grow(self, stream: Stream, worker: Worker, tokens: int, *, beyond: bool = False) -> None:
+        """A stream is about to need room for more tokens; it waits where there is none.
+
+        Its worker asks for some ahead: no more is granted than it can ever take.
+
+        Args:
+            stream: Which.
+            worker: Who has it.
+            tokens: How many it is to have room for.
+            beyond: Whether the budget may be overrun for it.
+        """
         lease = stream.lease
         if lease is None:
             return
-        stream.wanted_tokens = tokens
+        tokens = stream.wanted_tokens = min(tokens, max(stream.most_positions, lease.granted))
         leases = [lease] if stream.moving is None else [lease, stream.moving]
-        if not all(self._pool.grant(one, tokens) for one in leases):
+        if not all(self._pool.grant(one, tokens, beyond=beyond) for one in leases):
             return  # others' ends make room
         stream.wanted_tokens = 0
         try:
@@ -71,13 +84,32 @@ class Room:
         """Give streams that wait for room what there is.
 
         Returns:
-            The youngest, if none can go on: it has to give way.
+            The youngest, if none can go on: it has to give way, unless it is the only one.
         """
         for stream in running:
             if stream.wanted_tokens and stream.worker is not None:
                 self.grow(stream, stream.worker, stream.wanted_tokens)
         starved = [stream for stream in running if stream.starved]
         return starved[-1] if starved and len(starved) == len(running) else None
+
+    def suffices(self, stream: Stream, beside: Sequence[Stream]) -> bool:
+        """Whether a stream can begin, or go on, without one having to give way soon.
+
+        Each may want some steps more before the next one ends. For a stream that has given way
+        it must be twice as many each time: else it would be computed again and again in vain.
+
+        Args:
+            stream: Which.
+            beside: The streams that run.
+        """
+        segments = [one.lease.segment for one in beside if one.lease is not None]
+        if not segments:
+            return True
+        steps = GRANT_TOKENS << stream.gave_way
+        wanted = sum(_still_takes(one, steps, segments[0]) for one in (*beside, stream))
+        if wanted > self._pool.spare_bytes():
+            return False
+        return not stream.waits_for_room or wanted <= self.memory_bytes()
 
     def shift(self, stream: Stream, worker: Worker, full: Full) -> None:
         """A stream's window is full: the older half of what isn't kept is forgotten.
@@ -181,3 +213,20 @@ class Room:
         stream.shifts += 1
         self.shifts += 1
         self.dropped_tokens += view.dropped - stream.view.dropped
+
+
+def _still_takes(stream: Stream, tokens: int, like: Segment) -> int:
+    """Memory that a stream may want for so many tokens more, beyond what it has been granted.
+
+    Args:
+        stream: Which.
+        tokens: How many more.
+        like: A segment of the size of those that streams get now.
+    """
+    lease = stream.lease
+    if lease is not None and lease.segment.on_disk:
+        return 0
+    grown = min(stream.positions + tokens, stream.most_positions)
+    most = max(stream.positions, stream.wanted_tokens, grown)
+    has = 0 if lease is None else kv_bytes(lease, lease.granted)
+    return max(0, like.predicted_bytes(most) - has)

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import TrimtabError
-from trimtab.serving.claims import Lease
+from trimtab.serving.claims import Lease, kv_bytes
 from trimtab.serving.requests import (
     Delta,
     Disclosure,
@@ -99,6 +99,8 @@ class Stream:
         self.moving: Lease | None = None  # of the segment that its KV is being moved into
         self.not_moved = ""  # why the last move into another segment wasn't made
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
+        self.waits_for_room = False  # its KV gave way, or found no room when it was to go on
+        self.gave_way = 0  # how often it did
         self.losses = 0  # workers that died on it since its last token
         self.detaching = False
         self.doubtful = False  # its KV may be wrong: it is computed again wherever it goes on
@@ -202,6 +204,11 @@ class Stream:
         return bool(self.wanted_tokens) and lease is not None and lease.valid >= lease.granted
 
     @property
+    def kv_bytes(self) -> int:
+        """Memory that its KV takes as far as it counts; 0 if it is on disk or within a worker."""
+        return 0 if self.lease is None else kv_bytes(self.lease, self.lease.valid)
+
+    @property
     def tokens(self) -> list[int]:
         """Prompt and answer."""
         return self.prompt + self.generated
@@ -262,7 +269,7 @@ class Stream:
             self.variants.append(name)
         self.worker = worker
         self.starts += 1
-        self.detaching = self.paused = False
+        self.detaching = self.paused = self.waits_for_room = False
         self.reading, self.turn_s, self.heard_s = True, None, at_s
         self.spent.cached = self.lease.valid if self.lease is not None else 0
         self.enter(StreamState.RUNNING, at_s)

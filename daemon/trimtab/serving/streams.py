@@ -19,7 +19,7 @@ from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.observers import StreamObserver
 from trimtab.serving.pool import TOO_LARGE
-from trimtab.serving.refusals import overdue, refused, starved
+from trimtab.serving.refusals import overdue, refused
 from trimtab.serving.requests import FinishReason
 from trimtab.serving.stalls import stalled
 from trimtab.serving.stream import Stream, StreamState
@@ -91,6 +91,7 @@ class Streams:
         self._policy: Policy | None = None
         self._turns = Turns()
         self.shed = 0
+        self.gave_way = 0
         self._emptied = asyncio.Event()
         self._attached = asyncio.Event()
 
@@ -118,12 +119,16 @@ class Streams:
         return [stream for stream in self._streams.values() if stream.worker is worker]
 
     def tokens_held(self) -> int:
-        """Tokens whose KV lies within workers and goes with them: streams without a segment."""
-        return sum(
-            stream.positions
-            for stream in self._streams.values()
-            if stream.state is StreamState.RUNNING and stream.lease is None
-        )
+        """Tokens whose KV lies within workers and goes with them: streams without a segment.
+
+        While there is no worker, those of the eldest that is held without its KV: the next worker
+        computes it at once.
+        """
+        without = [stream for stream in self._streams.values() if stream.lease is None]
+        if self._active is None:
+            held = (stream for stream in without if stream.state is StreamState.HELD)
+            return next((stream.positions for stream in held), 0)
+        return sum(stream.positions for stream in without if stream.state is StreamState.RUNNING)
 
     def guided(self) -> bool:
         """True if any stream is held to a form."""
@@ -193,8 +198,12 @@ class Streams:
         if self._policy is None:
             return
         self._feed_starved()
+        self._feed_held()
         now = self._clock.monotonic_s()
+        running = self._in_state(StreamState.RUNNING)
         for stream in list(self._streams.values()):
+            if stream.waits_for_room and running:
+                stream.since_s = now  # the others' ends make room
             if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
         if self._streams:
@@ -234,6 +243,35 @@ class Streams:
         for stream in self.on(worker):
             self._detach(stream, worker)
         self._check_empty(worker)
+
+    def could_give_way(self) -> list[Stream]:
+        """Those whose KV in memory could make room, as they can wait: not the eldest that runs."""
+        running = self._in_state(StreamState.RUNNING)
+        eldest = next((stream for stream in running if stream.lease is not None), None)
+        return [
+            stream
+            for stream in (*self._in_state(StreamState.HELD), *running)
+            if stream is not eldest and stream.kv_bytes
+        ]
+
+    def give_way(self, wanted_bytes: int) -> list[Stream]:
+        """The youngest wait, and their KV makes room; it is computed again once there is some.
+
+        Args:
+            wanted_bytes: How much of it at least, if there is as much.
+
+        Returns:
+            Those that do; a worker hands them back at the next token boundary.
+        """
+        chosen: list[Stream] = []
+        for stream in sorted(self.could_give_way(), key=lambda one: one.id, reverse=True):
+            if wanted_bytes <= 0:
+                break
+            wanted_bytes -= stream.kv_bytes
+            chosen.append(stream)
+        for stream in chosen:
+            self._give_way(stream)
+        return chosen
 
     def doubt(self, stream: Stream) -> None:
         """A stream's KV may be wrong from now on: it goes on once it has been computed again.
@@ -338,6 +376,18 @@ class Streams:
 
     # ------------------------------------------------------------ inside
 
+    def _give_way(self, stream: Stream) -> None:
+        """It waits for room, without its KV as soon as no worker has it any more."""
+        if stream.waits_for_room and stream.worker is not None:
+            return  # it is about to
+        stream.waits_for_room = True
+        stream.gave_way += 1
+        self.gave_way += 1
+        if stream.worker is not None:
+            self._detach(stream, stream.worker)
+        else:
+            self._carrier.set_aside(stream)
+
     def _detach(self, stream: Stream, worker: Worker) -> None:
         """Have it handed back at the next token boundary."""
         if stream.detaching:
@@ -395,7 +445,8 @@ class Streams:
         """Streams that wait for room in the KV pool get it, or the youngest gives way.
 
         Before that, those that haven't begun give up what they would begin with, and what is about
-        to be given back is awaited for a while.
+        to be given back is awaited for a while. A lone one has what it was admitted with, though
+        the pool may have become smaller since.
         """
         stream = self.room.feed(self._in_state(StreamState.RUNNING))
         now = self._clock.monotonic_s()
@@ -409,9 +460,20 @@ class Streams:
             return
         while stream is not None and self._carrier.let_go(self._in_state(StreamState.WAITING)):
             stream = self.room.feed(self._in_state(StreamState.RUNNING))
-        if stream is not None:
-            self._take_back(stream)
-            self._fail(stream, starved())
+        if stream is None or stream.worker is None:
+            return
+        if self.count(StreamState.RUNNING) > 1:
+            self._give_way(stream)
+        else:
+            self.room.grow(stream, stream.worker, stream.wanted_tokens, beyond=True)
+
+    def _feed_held(self) -> None:
+        """While none runs, those that haven't begun give up what they would begin with."""
+        if self._active is None or self.count(StreamState.RUNNING) or self._carrier.on_its_way:
+            return
+        if self.count(StreamState.HELD):
+            while self._carrier.let_go(self._in_state(StreamState.WAITING)):
+                pass  # those that had begun are started right after this
 
     def _orphan(self, streams: Iterable[Stream]) -> None:
         now = self._clock.monotonic_s()
@@ -420,6 +482,8 @@ class Streams:
             stream.detaching = False
             self.room.given_up(stream)
             stream.enter(StreamState.HELD, now)
+            if stream.waits_for_room:
+                self._carrier.set_aside(stream)
         self._pump()
 
     def _fail(self, stream: Stream, error: TrimtabError) -> None:
@@ -443,20 +507,32 @@ class Streams:
         worker, policy = self._active, self._policy
         if worker is None or policy is None:
             return
+        self.room.feed(self._in_state(StreamState.RUNNING))  # who runs goes before who had begun
         for stream in self._in_state(StreamState.HELD):
-            if stream.state is StreamState.HELD:  # one's failure pumps, too
+            # One's failure pumps, too.
+            if stream.state is StreamState.HELD and self._may_go_on(stream):
                 self._start(stream, worker)
-        running = self._in_state(StreamState.RUNNING)
-        self.room.feed(running)  # who runs goes before who waits
-        starving = any(stream.starved for stream in running)
+        starving = any(stream.starved for stream in self._in_state(StreamState.RUNNING))
+        starving |= self.count(StreamState.HELD) > 0  # and who had begun goes before who waits
         free = self._turns.at_once(self._streams.values(), policy)
         for stream in self._turns.ranked(self._streams.values(), policy):
             if stream.state is StreamState.WAITING and free:
-                if not starving and may_begin(self._streams.values(), worker, policy):
+                if not starving and self._may_begin(stream, worker, policy):
                     free -= self._start(stream, worker)
             elif stream.state is StreamState.RUNNING:
                 self._pause(stream, paused=free == 0)
                 free -= free > 0 and not stream.starved
+
+    def _may_go_on(self, stream: Stream) -> bool:
+        """Whether a held stream has the room that it waits for, if it does."""
+        if not stream.waits_for_room:
+            return True
+        return self.room.suffices(stream, self._in_state(StreamState.RUNNING))
+
+    def _may_begin(self, stream: Stream, worker: Worker, policy: Policy) -> bool:
+        if not may_begin(self._streams.values(), worker, policy):
+            return False
+        return self.room.suffices(stream, self._in_state(StreamState.RUNNING))
 
     def _pause(self, stream: Stream, *, paused: bool) -> None:
         if stream.paused is paused or stream.worker is None:
@@ -474,13 +550,16 @@ class Streams:
     def _start(self, stream: Stream, worker: Worker) -> bool:
         """Give a stream to the worker; False if it stays where it is, or is over."""
         try:
-            self._carrier.bring(stream, worker)
+            alone = bool(stream.variants) and not self._room_may_come(stream)
+            self._carrier.bring(stream, worker, beyond=alone)
             descriptors = [] if stream.lease is None else [stream.lease.segment.descriptor]
             worker.send(stream.start_message(), descriptors)
         except WorkerError:
             return False  # its loss is about to be reported, and another will be attached
         except ServingError as error:
-            if error.code == TOO_LARGE or not self._room_may_come(stream):
+            if self._room_may_come(stream) and (stream.variants or error.code != TOO_LARGE):
+                stream.waits_for_room = bool(stream.variants)
+            else:
                 self._fail(stream, error)
             return False
         except Exception as error:  # whatever it is, the others' turns must come

@@ -7,7 +7,7 @@ from math import inf
 
 from trimtab.domain.scheduling import Schedule
 from trimtab.policy.compiled import Policy
-from trimtab.serving.carrier import OWN_KV
+from trimtab.serving.carrier import owns_kv
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.workers.worker import Worker
 
@@ -54,5 +54,4 @@ def may_begin(streams: Iterable[Stream], worker: Worker, policy: Policy) -> bool
     """
     running = sum(1 for stream in streams if stream.state is StreamState.RUNNING)
     bounded = policy.kv.pool_bytes is not None
-    own_kv = worker.ready is not None and worker.ready.decoder == OWN_KV
-    return running < policy.admission.conversations or (bounded and own_kv)
+    return running < policy.admission.conversations or (bounded and owns_kv(worker))

@@ -117,6 +117,8 @@ def _what(decision: Decision) -> str:
             return f"Kept {source.describe()}"
         case Direction.RELIEF:
             return f"Gave idle memory back and kept {source.describe()}"
+        case Direction.GIVE_WAY:
+            return f"Had the youngest conversations wait and kept {source.describe()}"
         case Direction.SHED:
             count = decision.trigger.value or 1
             return "Refused a request" if count == 1 else f"Refused {count:.0f} requests"
