@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trimtab.worker.pace import Pacer, PieceSize
+from trimtab.worker.pace import Pacer, PieceSize, piece_of
 
 
 @pytest.mark.parametrize(("rate_tps", "expected"), [(5000, 64), (130, 64), (20, 10), (1, 4)])
@@ -23,6 +23,18 @@ def test_pieces_take_fifty_milliseconds_when_somebody_waits(rate_tps: float, exp
         piece.observe(32, 32 / rate_tps)
 
     assert piece.tokens(shared=True) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("most", [3, 4, 17, 64])
+def test_no_token_is_left_over_to_be_computed_alone(most: int) -> None:
+    for tokens in range(2, 300):
+        left, pieces = tokens, []
+        while left:
+            pieces.append(piece_of(left, most))
+            left -= pieces[-1]
+        assert min(pieces) > 1
+        assert max(pieces) <= most
+        assert sum(pieces) == tokens
 
 
 def test_the_engine_rests_in_proportion_to_its_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from time import monotonic
 from typing import Any
 
@@ -206,6 +207,33 @@ def test_streams_that_decode_go_on_while_another_prefills(worker: WorkerProcess)
 
     assert len(pieces) >= 10
     assert len(between) >= len(pieces) - 1
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_to_be_read(worker: WorkerProcess) -> None:
+    long = worker.prompt(STORY) * 200
+    worker.send(start(worker, stream=1, prompt=long[:1900], max_tokens=3, ignore_eos=True))
+    first = worker.next()
+    for number, length in ((2, 150), (3, 30)):
+        worker.send(start(worker, stream=number, prompt=long[:length], max_tokens=1))
+    rest = worker.until(lambda message: isinstance(message, Finished) and message.stream == 1)
+    said = [first, *rest]
+    ended = [one.stream for one in said if isinstance(one, Finished)]
+    pieces = [one.stream for one in said if isinstance(one, Progress)]
+
+    assert ended == [3, 2, 1]
+    begun = pieces.index(3)
+    assert 1 in pieces[begun : begun + 3]  # the long one goes on meanwhile
+    assert pieces[pieces.index(2) :].count(1) > 10
+
+
+@pytest.mark.parametrize("length", [65, 129, 193])
+def test_no_token_of_a_prompt_is_computed_alone(worker: WorkerProcess, length: int) -> None:
+    prompt = (worker.prompt(STORY) * 60)[:length]
+    answer = worker.run(start(worker, prompt=prompt, max_tokens=1))
+    done = [0, *(one.done for one in answer.said if isinstance(one, Progress))]
+
+    assert done[-1] == length
+    assert all(end - begin > 1 for begin, end in pairwise(done))
 
 
 def test_a_cancelled_stream_ends_once_in_the_middle_of_its_prefill(worker: WorkerProcess) -> None:

@@ -24,6 +24,7 @@ from trimtab.worker.kv_cache import KvCache, new_segment
 from trimtab.worker.kv_graph import FIRST_ROW, KvGraph, UnsuitableError
 from trimtab.worker.kv_move import KvMove
 from trimtab.worker.masks import Mask
+from trimtab.worker.pace import piece_of
 from trimtab.worker.sampling import Logits
 from trimtab.worker.variant import VariantFacts
 from trimtab.worker.weave import Weave
@@ -104,8 +105,9 @@ class KvDecoder:
         own = _own(cache)
         most = self._graph.attention.longest_piece(own.length + len(tokens), own.capacity)
         while most and len(tokens) > most:
-            self._run(own, tokens[:most], _NO_ROWS)
-            tokens = tokens[most:]
+            size = piece_of(len(tokens), most)
+            self._run(own, tokens[:size], _NO_ROWS)
+            tokens = tokens[size:]
         rows = np.array([len(tokens) - 1]) if last else _NO_ROWS
         logits = self._run(own, tokens, rows, last=last)
         return logits[-1] if last else None

@@ -13,6 +13,15 @@ _WEIGHT: Final = 0.3
 _LOWEST_RATIO: Final = 0.1
 
 
+def piece_of(tokens: int, most: int) -> int:
+    """How many of so many tokens to compute at once, at most ``most``.
+
+    None is left over to be computed alone: kernels round one row otherwise than it among others, so
+    that an answer would depend on how its prompt was cut up.
+    """
+    return most - 1 if tokens - most == 1 and most > 2 else min(tokens, most)
+
+
 class PieceSize:
     """How many tokens of a prompt to compute at once.
 

@@ -8,7 +8,7 @@ answer is greedy or its seed was given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter, thread_time
 
@@ -16,7 +16,7 @@ from trimtab.errors import EngineError
 from trimtab.worker.decoder import Decoder, InterruptedRunError
 from trimtab.worker.guides import CostlyFormError
 from trimtab.worker.listening import Interrupt
-from trimtab.worker.pace import Pacer, PieceSize
+from trimtab.worker.pace import Pacer, PieceSize, piece_of
 from trimtab.worker.sampling import Guess, Logits
 from trimtab.worker.speculation import MOST_DRAFTED, NO_ROUND, Acceptance, Costs
 from trimtab.worker.stream import Stream
@@ -41,6 +41,12 @@ class _Start:
     def worked_s(self) -> float:
         """Seconds that this thread has had the processor since then."""
         return thread_time() - self._worked_s
+
+
+def _left(stream: Stream) -> int:
+    """Tokens of its prompt, and of what it has of an answer, that aren't read yet."""
+    done = 0 if stream.cache is None else stream.cache.length
+    return stream.view.cached(len(stream.tokens)) - done
 
 
 def _deaf(stream: int, interrupt: Interrupt) -> AbstractContextManager[None]:
@@ -79,6 +85,7 @@ class Turns:
         self._over = over
         self._listening = listening
         self._piece = PieceSize()
+        self._eldest_next = True
         self._costs = Costs()
 
     def decode(self, streams: Iterable[Stream]) -> None:
@@ -107,15 +114,16 @@ class Turns:
         self._costs.forget_drafts()
 
     def prefill(self, streams: Iterable[Stream]) -> None:
-        """A piece of the prompt that has waited longest."""
+        """A piece of a prompt: in turn of the one that came first, and of that with least left."""
         running = [stream for stream in streams if self.can_go_on(stream)]
-        stream = next((stream for stream in running if not stream.prefilled), None)
+        stream = self._reads([stream for stream in running if not stream.prefilled])
         if stream is None or stream.cache is None:
             return
         shared = len(running) > 1 or not self.pacer.full
         seen = stream.view.of(stream.tokens)
         at, total = stream.cache.length, len(seen)
-        size = min(self._piece.tokens(shared=shared), self._room(stream))
+        most = min(self._piece.tokens(shared=shared), self._room(stream))
+        size = piece_of(total - at, most)
         piece = seen[at : at + size]
         last = at + len(piece) == total
         begun = _Start()
@@ -135,6 +143,13 @@ class Turns:
         if logits is not None:
             stream.prefilled = True
             self._advance(stream, logits)
+
+    def _reads(self, reading: Sequence[Stream]) -> Stream | None:
+        """Whose piece is next; a short prompt behind a long one takes hardly longer than alone."""
+        if len(reading) < 2:
+            return reading[0] if reading else None
+        self._eldest_next = not self._eldest_next
+        return reading[0] if self._eldest_next else min(reading, key=_left)
 
     def can_go_on(self, stream: Stream) -> bool:
         """True if there is something to compute for the stream now."""
