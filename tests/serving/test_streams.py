@@ -10,6 +10,7 @@ from stand_ins import FakeClock, FakeWorker, Observer
 
 from policies_for_tests import policy
 from trimtab.domain.models import ModelSpec
+from trimtab.domain.scheduling import Schedule
 from trimtab.domain.view import SINKS
 from trimtab.errors import (
     EngineError,
@@ -23,7 +24,7 @@ from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy, Share, Window
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import Idle
-from trimtab.serving.gateway import Gateway
+from trimtab.serving.gateway import RENDER_ATTEMPTS, Gateway
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.requests import (
     Delta,
@@ -287,6 +288,46 @@ async def test_a_request_that_every_worker_dies_of_is_given_up(scene: Scene) -> 
         await stream.next(1)
 
     assert told.value.code == "worker_failed"
+
+
+async def test_one_that_workers_die_on_takes_no_other_along(tiny: ModelSpec) -> None:
+    scene = Scene(tiny, with_admission(conversations=8))
+    worker = scene.serving()
+    deadly, *others = [await scene.ask() for _ in range(4)]
+    beside = []
+    while deadly.id in scene.streams._streams:
+        proven = set()
+        for one in others:
+            begun = {start.stream for start in worker.of(Start)}
+            if deadly.id not in begun and one.id in begun:
+                scene.streams.said(worker, Tokens(one.id, len(one.generated), [7], "a"))
+                proven.add(one.id)
+        begun = {start.stream for start in worker.of(Start)}
+        assert deadly.id in begun
+        beside.append(len(begun - proven))
+        worker.alive = False
+        scene.streams.lost(worker)
+        worker = scene.serving()
+    with pytest.raises(EngineError, match="9 workers died on this request"):
+        await deadly.next(1)
+
+    assert len(beside) == LOSSES_MAX + 1
+    assert beside[:4] == [4, 4, 1, 1]
+    assert all(one.generated and not one.done for one in others)
+
+
+async def test_a_stream_that_is_paused_is_not_why_its_worker_died(scene: Scene) -> None:
+    worker = scene.serving()
+    one, paused = await scene.ask(), await scene.ask()
+    scene.streams.follow(Schedule((one.id, paused.id), together=1))
+    for stream in (one, paused):
+        scene.streams.said(worker, Tokens(stream.id, 0, [7], "a"))
+    worker.alive = False
+    scene.streams.lost(worker)
+    known = scene.streams._streams
+
+    assert (known[one.id].losses, known[paused.id].losses) == (1, 0)
+    assert known[paused.id].resumed == 1
 
 
 async def test_a_cancelled_stream_is_taken_from_its_worker(scene: Scene) -> None:
@@ -958,7 +999,7 @@ async def test_a_worker_that_is_silent_about_what_stays_fails_no_request(scene: 
 
 async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> None:
     worker = scene.serving()
-    worker.renders = [WorkerError("gone")] * 5
+    worker.renders = [WorkerError("gone")] * (RENDER_ATTEMPTS + 2)
     with pytest.raises(ServingError) as told:
         await scene.ask()
 

@@ -20,11 +20,13 @@ from trimtab.serving.prompts import beginning, render
 from trimtab.serving.refusals import shutting_down
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
-from trimtab.serving.streams import Streams
+from trimtab.serving.streams import LOSSES_MAX, Streams
 from trimtab.workers.protocol import Guide
 from trimtab.workers.worker import Worker
 
-RENDER_ATTEMPTS: Final = 3
+RENDER_ATTEMPTS: Final = LOSSES_MAX
+"""As for streams: what workers die on may be another request."""
+
 POOL_HINT: Final = "The policy's kv.pool has no room for more; a larger one would."
 NO_MODEL_HINT: Final = "`trimtab models build smollm2-135m` makes one."
 

@@ -52,6 +52,13 @@ LOSSES_MAX: Final = BARREN_ALLOWED + 3
 STARVED_MAX_S: Final = 30.0
 """A disk that hangs gives nothing back: then a stream gives way after all."""
 
+LOSSES_SUSPECT: Final = 2
+"""Workers that may die on a stream before it is tried with no other such stream beside it.
+
+All that a worker has die with it. Once those that may be why are tried one by one, each death tells
+of one alone, and the others get their tokens.
+"""
+
 LOSSES_ON_DISK: Final = 2
 LOSSES_IN_MEMORY: Final = BARREN_ALLOWED
 """Workers that may die on a stream one after the other before its KV on disk is blamed.
@@ -202,8 +209,8 @@ class Streams:
         now = self._clock.monotonic_s()
         running = self._in_state(StreamState.RUNNING)
         for stream in list(self._streams.values()):
-            if stream.waits_for_room and running:
-                stream.since_s = now  # the others' ends make room
+            if running and stream.state is StreamState.HELD and not self._may_go_on(stream):
+                stream.since_s = now  # its turn comes
             if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
         if self._streams:
@@ -315,7 +322,7 @@ class Streams:
         orphans = []
         for stream in self.on(worker):
             stream.resumed += 1
-            stream.losses += 1
+            stream.losses += not (stream.paused or stream.starved)  # else it wasn't at work for it
             if _blames_kv(stream):
                 self._carrier.distrust(stream)
             if stream.losses > LOSSES_MAX:
@@ -408,9 +415,12 @@ class Streams:
             problem = f"token {message.first} came after {len(stream.generated) - 1}"
             self._break_off(worker, problem)
             return
+        suspected = _is_suspect(stream)
         worker.tokens += len(message.tokens)
         stream.take_tokens(message, at_s)
         self._observer.produced(stream, len(message.tokens), at_s)
+        if suspected:
+            self._pump()  # it isn't why workers died: the next one is tried
 
     def _take_over(self, stream: Stream, worker: Worker, message: Detached) -> None:
         if message.produced != len(stream.generated):
@@ -508,7 +518,7 @@ class Streams:
         if worker is None or policy is None:
             return
         self.room.feed(self._in_state(StreamState.RUNNING))  # who runs goes before who had begun
-        for stream in self._in_state(StreamState.HELD):
+        for stream in sorted(self._in_state(StreamState.HELD), key=_least_suspected):
             # One's failure pumps, too.
             if stream.state is StreamState.HELD and self._may_go_on(stream):
                 self._start(stream, worker)
@@ -524,10 +534,11 @@ class Streams:
                 free -= free > 0 and not stream.starved
 
     def _may_go_on(self, stream: Stream) -> bool:
-        """Whether a held stream has the room that it waits for, if it does."""
-        if not stream.waits_for_room:
-            return True
-        return self.room.suffices(stream, self._in_state(StreamState.RUNNING))
+        """Whether a held stream has the room that it waits for, if it does, and may be tried."""
+        running = self._in_state(StreamState.RUNNING)
+        if _is_suspect(stream) and any(_is_suspect(one) for one in running):
+            return False
+        return not stream.waits_for_room or self.room.suffices(stream, running)
 
     def _may_begin(self, stream: Stream, worker: Worker, policy: Policy) -> bool:
         if not may_begin(self._streams.values(), worker, policy):
@@ -576,6 +587,15 @@ class Streams:
         others = (one for one in self._streams.values() if one is not stream)
         holding = any(one.lease is not None or one.worker is not None for one in others)
         return holding or bool(self._closing) or self._carrier.on_its_way
+
+
+def _is_suspect(stream: Stream) -> bool:
+    """True if it may be what workers die on."""
+    return stream.losses >= LOSSES_SUSPECT
+
+
+def _least_suspected(stream: Stream) -> int:
+    return stream.losses if _is_suspect(stream) else 0
 
 
 def _blames_kv(stream: Stream) -> bool:
