@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rig import no_free_descriptor
+from rig import Answer, Rig, no_free_descriptor, running
 from stand_ins import FakeClock
+from test_continuity import TALK
 from test_kv_disk import SHAPE, content, until
 from test_kv_reuse import Stage, with_disk
 
@@ -632,14 +633,40 @@ async def test_nobody_starves_for_what_a_copy_holds(
     ward.pool.close()
 
 
+# ---------------------------------------------------------------- with real workers
+
+
+async def test_answers_of_a_burst_are_those_of_each_alone(tiny: ModelSpec) -> None:
+    texts = [TALK * 12 + f" Question {number}" for number in range(4)]
+    alone = []
+    for text in texts:
+        async with running(tiny) as rig:
+            alone.append((await rig.read(await rig.ask(text, max_tokens=30))).tokens)
+    async with running(tiny) as rig:
+        cold = await answers(rig, texts)
+        warm = await answers(rig, texts)
+        left = rig.daemon.pool.ledger().leased
+
+    assert [one.tokens for one in cold] == [one.tokens for one in warm] == alone
+    assert sorted(one.usage.cached_tokens > 300 for one in cold) == [False, True, True, True]
+    assert all(one.usage.cached_tokens > 300 for one in warm)
+    assert left == 0
+
+
+async def answers(rig: Rig, texts: list[str]) -> list[Answer]:
+    """To requests that come at once."""
+    streams = await asyncio.gather(*(rig.ask(text, max_tokens=30) for text in texts))
+    return list(await asyncio.gather(*(rig.read(stream) for stream in streams)))
+
+
 # ---------------------------------------------------------------- at the pool
 
 
 async def test_a_running_conversation_is_never_taken_over(pool: Pool) -> None:
     lease = pool.open(SHAPE, 4096, "f", 1, 300)
     lease.valid = 300
-    running = Running(lease, array("I", range(300)))
-    found = pool.find(list(range(300)), "f", 1, everyone=False, running=[running])
+    source = Running(lease, array("I", range(300)))
+    found = pool.find(list(range(300)), "f", 1, everyone=False, running=[source])
     assert found is not None
     copy = await Copies(pool, FakeClock()).lease(found, 1, 20.0)
 
