@@ -384,8 +384,8 @@ async def test_a_damaged_conversation_costs_a_prefill_and_never_wrong_tokens(
         prompt = await worker.render(text=TALK * 6)
         found = rig.daemon.pool.find(prompt, tiny.variants[0].fingerprint, 1000, everyone=False)
         assert found is not None
-        assert found.idle.stored is not None
-        os.pwrite(found.idle.stored.descriptor, b"damage", 1000)
+        assert found.source.stored is not None
+        os.pwrite(found.source.stored.descriptor, b"damage", 1000)
         again = await rig.read(await rig.ask(TALK * 6))
 
         assert again.tokens == first.tokens

@@ -154,7 +154,7 @@ async def test_one_in_memory_that_serves_as_well_goes_before_one_on_disk(pool: P
     found = pool.find([*TOKENS[:500], 9999], "f", 1, everyone=False)
 
     assert found is not None
-    assert found.idle is in_memory
+    assert found.source is in_memory
 
 
 async def test_one_on_disk_for_which_there_is_no_room_now_stays_there(
@@ -446,7 +446,7 @@ async def test_a_conversation_stays_its_owners_when_others_share_it(
     shares = await stage.begin([*SYSTEM_PROMPT, 499], user=2)
     goes_on = await stage.begin([*LONG, 499], user=2)
     stage.configure(with_disk(share=Share.USER))
-    tries = await stage.begin([*LONG, 498], user=2)
+    tries = await stage.begin([*LONG, 498], user=3)
     own = await stage.begin([*LONG, 497], user=1)
 
     assert stage.begun_with(shares) == len(SYSTEM_PROMPT)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 from stand_ins import FakeClock, FakeWorker
+from test_kv_disk import until
 
 from policies_for_tests import policy
 from trimtab.domain.events import (
@@ -109,6 +110,27 @@ async def test_what_lies_in_the_cache_already_is_no_work(desk: Desk) -> None:
 
     arrived = [event for event in desk.events if isinstance(event, RequestArrived)]
     assert [event.prompt_tokens for event in arrived] == [100, 1]
+
+
+async def test_what_a_request_copies_when_its_turn_comes_took_the_engine_no_time(
+    desk: Desk,
+) -> None:
+    first, second = await desk.ask(), await desk.ask([*PROMPT, 7, 8])
+    desk.say(Progress(first.id, 100, 100, 0.5))
+    await until(lambda: any(isinstance(one, RequestProgress) for one in desk.events))
+    desk.say(Progress(second.id, 102, 102, 0.1))
+    desk.say(Tokens(second.id, 0, [9], "a"))
+    told = [event for event in desk.events if isinstance(event, RequestProgress)]
+
+    assert [event.prompt_tokens for event in desk.events if isinstance(event, RequestArrived)] == [
+        100,
+        102,
+    ]
+    of_second = [event for event in told if event.request == second.id]
+    assert [(event.prefilled_tokens, event.prefill_s) for event in of_second] == [
+        (100, 0.0),
+        (102, 0.1),
+    ]
 
 
 async def test_the_first_token_tells_what_the_prompt_took_and_no_decoding(desk: Desk) -> None:

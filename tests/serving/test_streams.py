@@ -593,7 +593,7 @@ async def test_who_waits_gives_up_what_a_held_stream_needs(tiny: ModelSpec) -> N
         99, GenerationRequest("tiny", text="x", user=1), [*said, 5], 10, 2048, "r", 0.0, print
     )
     worker = scene.worker(0, "kv")
-    await scene.carrier.prepare(waiting, worker)
+    await scene.carrier.prefixes.at_arrival(waiting, worker, [])
     scene.streams.add(waiting)
     scene.streams.attach(worker)
     waited = held.waits_for_room
@@ -894,7 +894,7 @@ async def test_kv_is_computed_again_for_the_last_tries_of_a_stream_that_workers_
         worker.alive = False
         scene.streams.lost(worker)
 
-    assert [start.valid for start in starts] == [0, 49, 49, 49, 49, 0, 0, 0, 0]
+    assert [start.valid for start in starts] == [0, 48, 48, 48, 48, 0, 0, 0, 0]
     assert scene.pool.ledger().idle_count == 0  # nine have died on it: it isn't kept
 
 
@@ -1141,7 +1141,7 @@ async def test_who_has_not_begun_and_loses_its_kv_is_as_it_came(
     await ended(scene, worker, 299)
     scene.configure(replace(with_admission(conversations=0), handover=replay))
     stream: Any = await scene.ask()
-    stream.view = replace(stream.view, keep=4, dropped=100)  # as the other conversation's was
+    stream.view = replace(stream.view, keep=4, dropped=1)  # as the other conversation's was
     had = stream.source
     scene.streams.release(worker)
     other = scene.serving(*to)
@@ -1150,7 +1150,7 @@ async def test_who_has_not_begun_and_loses_its_kv_is_as_it_came(
     kept = to == (0, "kv")
 
     assert had is not None
-    assert start.dropped == (100 if kept else 0)
+    assert start.dropped == (1 if kept else 0)
     assert start.valid == (299 if kept else 0)
     assert (stream.source is had) is kept
 

@@ -88,7 +88,7 @@ def test_a_conversation_comes_back_with_its_kv(
     assert dropped == ()
     assert answer is not None
     assert answer.positions == len(TOKENS)
-    segment = answer.idle.lease.segment
+    segment = answer.source.lease.segment
     with mmap.mmap(segment.descriptor, segment.size_bytes) as memory:
         spans = segment.shape.rows(0, len(TOKENS), segment.capacity)
         assert all(memory[span.offset : span.offset + 1] == b"k" for span in spans)

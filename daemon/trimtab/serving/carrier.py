@@ -10,8 +10,8 @@ from trimtab.domain.clock import Clock
 from trimtab.domain.models import ModelSpec, VariantSpec
 from trimtab.policy.compiled import Carry, Policy, Share
 from trimtab.serving.claims import Lease, shape_of
-from trimtab.serving.copies import Copies, worth_waiting_s
 from trimtab.serving.pool import Pool
+from trimtab.serving.prefixes import Prefixes, Terms
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.room import Room
 from trimtab.serving.said import keys
@@ -34,6 +34,7 @@ class Carrier:
 
     Attributes:
         room: For streams that run.
+        prefixes: For streams that haven't begun.
     """
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
@@ -42,7 +43,7 @@ class Carrier:
         self._clock = clock
         self._model: ModelSpec | None = None
         self._policy: Policy | None = None
-        self._copies = Copies(pool, clock)
+        self.prefixes = Prefixes(pool, clock, self._terms)
 
     def serve(self, model: ModelSpec | None) -> None:
         """The model whose conversations these are; those of another one are given back."""
@@ -86,6 +87,8 @@ class Carrier:
             self._begin_anew(stream)
             lease.rewind(0)
             lease.writers = ()
+        else:
+            lease.rewind(stream.view.cached(len(stream.tokens)) - 1)  # its last token is computed
         assert stream.lease is not None
         stream.lease.written_by(variant.name)
         stream.wanted_tokens = 0
@@ -102,8 +105,9 @@ class Carrier:
 
     def distrust(self, stream: Stream) -> None:
         """Its KV may be why it failed, or why workers died: nobody goes on with it."""
-        if stream.lease is not None and stream.source is not None:
-            self._pool.distrust(stream.source)
+        for lease in (stream.lease, stream.source if stream.lease is not None else None):
+            if lease is not None:
+                self._pool.distrust(lease)
         stream.source = None
         self._drop(stream)
 
@@ -165,26 +169,11 @@ class Carrier:
         said = keys(request.messages)
         return self._pool.known(said, request.user, everyone=_shared(self._policy))
 
-    async def prepare(self, stream: Stream, worker: Worker) -> None:
-        """Look for KV that a new stream can begin with."""
+    def _terms(self, worker: Worker) -> Terms | None:
         policy, model = self._policy, self._model
         if policy is None or model is None or not owns_kv(worker):
-            return
-        user, variant = stream.request.user, worker.variant
-        found = self._pool.find(
-            stream.prompt[:-1],  # its last token is always computed: its logits are the answer's
-            variant.fingerprint,
-            user,
-            everyone=_shared(policy),
-            view=stream.view,
-            refused=self._refused(model, variant),
-        )
-        if found is None:
-            return
-        patience_s = worth_waiting_s(found.positions, variant)
-        stream.lease = await self._copies.lease(found, user, patience_s)
-        if stream.lease is not None:
-            stream.view, stream.source = found.view, found.idle.lease
+            return None
+        return Terms(worker.variant, _shared(policy), self._refused(model, worker.variant))
 
     def _lease(
         self, stream: Stream, model: ModelSpec, variant: VariantSpec, *, beyond: bool
@@ -203,6 +192,8 @@ class Carrier:
     def _drop_doubtful(self, stream: Stream) -> None:
         if stream.doubtful:
             stream.doubtful = False
+            if stream.lease is not None:
+                self._pool.distrust(stream.lease)
             self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:

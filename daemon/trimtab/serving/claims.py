@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
@@ -33,6 +33,10 @@ class Lease:
         written: Tokens of a segment on disk that the disk has taken.
         writing: Tokens that it will have taken once it has written what it is about to.
         again: Tokens that were given to it, and are computed and written anew.
+        readers: Threads that copy from its segment: what is valid there stays where it is.
+        rewound: How often something that was valid ceased to be: what was copied meanwhile may
+            be anything.
+        refused: True if its KV may be wrong: it serves nobody else.
     """
 
     segment: Segment
@@ -46,6 +50,9 @@ class Lease:
     written: int = 0
     writing: int = 0
     again: int = 0
+    readers: int = 0
+    rewound: int = 0
+    refused: bool = False
 
     @property
     def unwritten_bytes(self) -> int:
@@ -55,9 +62,21 @@ class Lease:
             return 0
         return segment.predicted_bytes(self.valid) - segment.predicted_bytes(self.written)
 
+    def may_serve(
+        self, fingerprint: str, user: int | None, refused: frozenset[str], *, everyone: bool
+    ) -> bool:
+        """Whether somebody may begin with its KV, as `Pool.find` has it."""
+        return (
+            not self.refused
+            and self.fingerprint == fingerprint
+            and (everyone or self.user == user)
+            and refused.isdisjoint(self.writers)
+        )
+
     def rewind(self, tokens: int) -> None:
         """Nothing beyond its first tokens counts any more: the rest is computed again."""
         self.segment.reached(self.valid)
+        self.rewound += tokens < self.valid
         self.valid = min(self.valid, tokens)
         self.again += max(0, self.writing - self.valid)
         self.writing = min(self.writing, self.valid)
@@ -90,10 +109,9 @@ class Idle:
         tokens: The conversation's token ids as far as its KV goes, forgotten ones included.
         used_s: When it was last used.
         stored: Where its KV is on disk; None while it is in memory.
-        busy: True while it is being written, read or copied: it can't be dropped, and only taken if
-            it is leaving.
+        busy: True while it is being written, or read from disk: it can't be dropped, and only taken
+            if it is leaving.
         leaving: The claim on the disk to which it is being written; its KV is still in memory.
-        refused: True if it may be wrong: it serves nobody, and goes like any other.
         kept: Under which name the service manager keeps it, too; empty if it doesn't.
         view: Which of the tokens its KV holds.
     """
@@ -104,7 +122,6 @@ class Idle:
     stored: Stored | None = None
     busy: bool = False
     leaving: Claim | None = None
-    refused: bool = False
     kept: str = ""
     view: View = WHOLE
 
@@ -116,9 +133,14 @@ class Idle:
         self.lease.valid = self.lease.granted = positions
 
     @property
+    def in_use(self) -> bool:
+        """True while somebody is at work on it: it can't be changed or dropped."""
+        return self.busy or self.lease.readers > 0
+
+    @property
     def wrong(self) -> bool:
         """True if nobody may go on with it."""
-        return self.refused or (self.stored is not None and self.stored.doubtful)
+        return self.lease.refused or (self.stored is not None and self.stored.doubtful)
 
     @property
     def sealed(self) -> bool:
@@ -132,23 +154,42 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """What a stream that goes on has in memory, for others to copy.
+
+    Attributes:
+        lease: Its claim; what is valid of it is not written any more, unless it is rewound.
+        tokens: The conversation's token ids, those whose KV isn't there yet included.
+        view: Which of them its KV holds: none of them is forgotten.
+    """
+
+    lease: Lease
+    tokens: array[int]
+    view: View = WHOLE
+
+
+Source: TypeAlias = Idle | Running
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """KV that a prompt can begin with.
 
     Attributes:
-        idle: Whose it is.
+        source: Whose it is.
         positions: How many of its first positions serve.
         view: Which of the prompt's tokens they are, and how it goes on.
     """
 
-    idle: Idle
+    source: Source
     positions: int
     view: View
 
     @property
     def goes_on(self) -> bool:
         """True if the prompt leaves hardly anything of the conversation aside."""
-        return self.idle.lease.valid - self.positions <= TAIL_TOKENS
+        left = self.source.lease.valid - self.positions
+        return isinstance(self.source, Idle) and left <= TAIL_TOKENS
 
 
 @dataclass(slots=True)

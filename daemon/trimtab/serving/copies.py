@@ -1,17 +1,24 @@
-"""KV of idle conversations for prompts that begin like them.
+"""KV of other conversations for prompts that begin like them.
 
-The next turn of a conversation takes its KV over. A prompt that leaves it early, or is another
-user's, gets a copy of what it shares: what a later turn may still need stays where and whose it is.
-What lies on disk is read into memory; a conversation whose next turn that is leaves the disk, any
-other stays there, so that nothing is written again. Where there is no room for it now, or the disk
-takes longer than computing would, the prompt is computed and nothing is forgotten.
+The next turn of a conversation takes its KV over. A prompt that leaves it early, is another user's,
+or shares it with somebody who reads or writes it at the moment, gets a copy of what it shares: what
+a later turn may still need stays where and whose it is. Many may copy from one at the same time.
+What lies on disk is read into memory, by one at a time; a conversation whose next turn that is
+leaves the disk, any other stays there, so that nothing is written again. Where there is no room for
+it now, or the disk takes longer than computing would, the prompt is computed and nothing is
+forgotten.
+
+A conversation that runs may lose what it has while it is copied: it is computed again in place, or
+turns out to be wrong. Then the copy is worth nothing, and isn't believed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import VariantSpec
@@ -27,16 +34,38 @@ LEAST_WAIT_S: Final = 2.0
 UNMEASURED_TPS: Final = 200.0
 """How fast a variant reads prompts that was never measured on such a processor."""
 
-Filling: TypeAlias = "asyncio.Future[bool]"
-
 
 def worth_waiting_s(positions: int, variant: VariantSpec) -> float:
     """How long KV of so many positions may take to come: as long as computing it, at least 2 s."""
     return max(LEAST_WAIT_S, positions / (variant.prefill_tps or UNMEASURED_TPS))
 
 
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A thread writes what was found into a claim's segment.
+
+    Attributes:
+        found: What is copied.
+        lease: The claim; nothing of it is valid yet.
+        filling: The thread's work: whether what it has read is whole.
+        rewound: How often the source had lost something before that.
+    """
+
+    found: Found
+    lease: Lease
+    filling: asyncio.Future[bool]
+    rewound: int
+
+    @property
+    def source_stood(self) -> bool:
+        """True if the source has held what was found all the time."""
+        source, lease = self.found.source, self.found.source.lease
+        wrong = source.wrong if isinstance(source, Idle) else lease.refused
+        return not wrong and lease.rewound == self.rewound and lease.valid >= self.found.positions
+
+
 class Copies:
-    """Gives prompts what idle conversations have for them.
+    """Gives prompts what conversations have for them.
 
     Args:
         pool: Whose conversations they are.
@@ -58,73 +87,139 @@ class Copies:
         Returns:
             None if it can't be had now: the prompt is to be computed.
         """
-        idle = found.idle
-        goes_on = found.goes_on and idle.lease.user == user
-        if goes_on and idle.stored is None:
-            return self._pool.take(found)
-        lease = await self._copy(found, user, patience_s)
-        if goes_on and lease is not None:
-            self._pool.leave_disk(idle)
+        if (lease := self.taken_over(found, user)) is not None:
+            return lease
+        source = found.source
+        if (copying := self._begin(found, user)) is None:
+            return None
+        if not await in_time(copying.filling, patience_s, partial(self._leave_alone, copying)):
+            return None
+        lease = self._made(copying)
+        goes_on = found.goes_on and source.lease.user == user
+        if lease is not None and isinstance(source, Idle) and source.stored and goes_on:
+            self._pool.leave_disk(source)
         return lease
 
-    async def _copy(self, found: Found, user: int | None, patience_s: float) -> Lease | None:
-        idle = found.idle
-        idle.busy = True  # it doesn't make way for its own copy
+    def taken_over(self, found: Found, user: int | None) -> Lease | None:
+        """The claim itself that was found, where the prompt goes on with it and it is in memory.
+
+        Args:
+            found: As `Pool.find` gives it.
+            user: Whose prompt it is.
+
+        Returns:
+            None if it has to be copied.
+        """
+        source = found.source
+        if not isinstance(source, Idle) or source.stored is not None or source.lease.readers:
+            return None
+        goes_on = found.goes_on and source.lease.user == user
+        return self._pool.take(found) if goes_on else None
+
+    def begin(
+        self, found: Found, user: int | None, then: Callable[[Lease | None], None]
+    ) -> Lease | None:
+        """Begin to copy what was found, for somebody who can't wait.
+
+        Args:
+            found: As `Pool.find` gives it, in memory.
+            user: Whose prompt it is.
+            then: Is given the claim once it begins with what was found, or None if that failed.
+
+        Returns:
+            The claim, with nothing in it yet; None if there is no room for it.
+        """
+        copying = self._begin(found, user)
+        if copying is None:
+            return None
+        copying.filling.add_done_callback(lambda _: then(self._made(copying)))
+        return copying.lease
+
+    def _begin(self, found: Found, user: int | None) -> Copying | None:
+        source = found.source
+        rewound = source.lease.rewound
+        self._pool.read(source)  # it doesn't make way for its own copy
         lease = self._room_for(found, user)
         if lease is None:
-            self._pool.let_go(idle)
+            self._pool.was_read(source)
             return None
-        filling = self._fill(idle, lease, found.positions)
-        if not await in_time(filling, patience_s, partial(self._leave_alone, found, lease)):
-            return None
-        if not self._ended(found, lease, filling):
+        try:
+            return Copying(found, lease, self._fill(found, lease), rewound)
+        except ServingError:  # there is no descriptor left
+            self._pool.was_read(source)
             self._pool.drop(lease)
             return None
-        idle.used_s = self._clock.monotonic_s()
-        return self._pool.reuse(found, lease)
 
     def _room_for(self, found: Found, user: int | None) -> Lease | None:
-        like = found.idle.lease
+        like = found.source.lease
         shape, capacity = like.segment.shape, like.segment.capacity
         try:
             return self._pool.open(shape, capacity, like.fingerprint, user, found.positions)
         except ServingError:
             return None
 
-    def _fill(self, idle: Idle, lease: Lease, positions: int) -> Filling:
-        """Begin to write the first positions of a conversation into a claim's segment."""
-        disk, stored, target = self._pool.disk, idle.stored, lease.segment
-        lease.filling = True
-        if disk is None or stored is None:
-            loop = asyncio.get_running_loop()
-            return loop.run_in_executor(None, _copied, idle.lease.segment, target, positions)
-        return on_disk(disk.read, stored, target, positions)
+    def _fill(self, found: Found, lease: Lease) -> asyncio.Future[bool]:
+        """Begin to write the first positions of a conversation into a claim's segment.
 
-    def _ended(self, found: Found, lease: Lease, filling: Filling) -> bool:
+        Raises:
+            ServingError: There is no descriptor for it.
+        """
+        source, disk, target = found.source, self._pool.disk, lease.segment
+        stored = source.stored if isinstance(source, Idle) else None
+        if disk is None or stored is None:
+            again = source.lease.segment.again()  # a stream may end, or be moved, meanwhile
+            work = asyncio.get_running_loop().run_in_executor(
+                None, _copied, again, target, found.positions
+            )
+        else:
+            work = on_disk(disk.read, stored, target, found.positions)
+        lease.filling = True
+        return work
+
+    def _made(self, copying: Copying) -> Lease | None:
+        """The thread has ended: the claim, if what was written into it can be believed."""
+        found, lease = copying.found, copying.lease
+        if not self._ended(copying):
+            self._pool.drop(lease)
+            return None
+        if isinstance(found.source, Idle):
+            found.source.used_s = self._clock.monotonic_s()
+        return self._pool.reuse(found, lease)
+
+    def _ended(self, copying: Copying) -> bool:
         """The thread has ended: whether what it has written can be believed."""
-        idle, lease.filling = found.idle, False
+        source, copying.lease.filling = copying.found.source, False
         try:
-            whole = filling.result()
+            whole = copying.filling.result()
         except ServingError:
             whole = False
-        idle.refused |= not whole and idle.stored is not None
-        return self._pool.let_go(idle) and whole
+        if isinstance(source, Idle) and source.stored is not None:
+            source.lease.refused |= not whole
+        stood = copying.source_stood
+        self._pool.was_read(source)
+        return whole and stood
 
-    def _leave_alone(self, found: Found, lease: Lease, filling: Filling) -> None:
+    def _leave_alone(self, copying: Copying, filling: asyncio.Future[bool]) -> None:
         """Nobody waits for it: it goes once the thread has ended, and nothing is read meanwhile."""
-        disk = self._pool.disk if found.idle.stored is not None else None
+        source = copying.found.source
+        stored = isinstance(source, Idle) and source.stored is not None
+        disk = self._pool.disk if stored else None
         if disk is not None:
             disk.late += 1
 
-        def ended(filling: Filling) -> None:
+        def ended(_: asyncio.Future[bool]) -> None:
             if disk is not None:
                 disk.late -= 1
-            self._ended(found, lease, filling)
-            self._pool.drop(lease)
+            self._ended(copying)
+            self._pool.drop(copying.lease)
 
         filling.add_done_callback(ended)
 
 
 def _copied(source: Segment, target: Segment, positions: int) -> bool:
-    source.copy_into(target, positions)
+    """Copy from a segment under a descriptor of its own, and close that."""
+    try:
+        source.copy_into(target, positions)
+    finally:
+        source.close()
     return True

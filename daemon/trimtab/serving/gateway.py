@@ -125,7 +125,7 @@ class Gateway:
             self.on_request()
         prompt, view, worker = await self._read(request, policy)
         stream = self._stream(request, policy, prompt, view, arrived_s)
-        await self._carrier.prepare(stream, worker)
+        await self._carrier.prefixes.at_arrival(stream, worker, self._streams.all())
         return stream
 
     def _stream(

@@ -12,13 +12,14 @@ import mmap
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import Final
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
-from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, kv_bytes
+from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, Running, Source, kv_bytes
 from trimtab.serving.disk import FileSegment, KvDisk, Stored
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
@@ -157,12 +158,13 @@ class Pool:
     def retire(self, lease: Lease, tokens: Sequence[int], at_s: float, view: View = WHOLE) -> None:
         """The stream has ended: keep what is valid for the conversation's next turn.
 
-        On disk it stays where it is, and counts once `seal` has been over it.
+        On disk it stays where it is, and counts once `seal` has been over it. What others copy from
+        stays whole until they are done.
         """
         lease.segment.reached(lease.valid)
-        if self._most_tokens is not None:
+        if self._most_tokens is not None and not lease.readers:
             lease.valid = min(lease.valid, self._most_tokens)
-        if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases:
+        if lease.valid < REUSE_MIN_TOKENS or lease not in self._leases or lease.refused:
             self.drop(lease)
             return
         if lease.valid <= view.keep:
@@ -217,8 +219,10 @@ class Pool:
         everyone: bool,
         view: View = WHOLE,
         refused: frozenset[str] = frozenset(),
+        running: Iterable[Running] = (),
+        stored: bool = True,
     ) -> Found | None:
-        """The idle conversation that a prompt begins with at the least cost.
+        """The conversation that a prompt begins with at the least cost.
 
         Args:
             prompt: Token ids.
@@ -227,15 +231,21 @@ class Pool:
             everyone: Whether other users' conversations may serve too.
             view: What would be seen of the prompt if it began from nothing.
             refused: Variants whose KV may not serve: it is to be computed again.
+            running: Conversations that go on, and may be copied from.
+            stored: Whether what lies on disk may serve.
         """
-        may_serve = (
+        idle = (
             idle
             for idle in self._open_to(user, everyone=everyone)
             if (not idle.busy or (idle.leaving is not None and idle.lease.user == user))
             and idle.sealed
-            and (idle.stored is None or not self._disk_is_late)
-            and idle.lease.fingerprint == fingerprint
-            and refused.isdisjoint(idle.lease.writers)
+            and (idle.stored is None or (stored and not self._disk_is_late))
+        )
+        sources: Iterable[Source] = chain(idle, running)
+        may_serve = (
+            source
+            for source in sources
+            if source.lease.may_serve(fingerprint, user, refused, everyone=everyone)
         )
         return cheapest(array("I", prompt), view, may_serve, REUSE_MIN_TOKENS)
 
@@ -261,7 +271,8 @@ class Pool:
 
         If a disk is taking it, what is written of it is given up.
         """
-        idle, lease = found.idle, found.idle.lease
+        idle, lease = found.source, found.source.lease
+        assert isinstance(idle, Idle)
         idle.leaving = None
         self._idle.remove(idle)
         self._forget(idle)
@@ -271,9 +282,28 @@ class Pool:
 
     def reuse(self, found: Found, lease: Lease) -> Lease:
         """A claim begins with the positions that were found: they are in its segment."""
-        lease.valid, lease.writers = found.positions, found.idle.lease.writers
+        lease.valid, lease.writers = found.positions, found.source.lease.writers
         self._reused_tokens += found.positions
         return lease
+
+    def read(self, source: Source) -> None:
+        """A thread is about to read it: it stays as it is until `was_read`.
+
+        In memory others may read it, too.
+        """
+        if isinstance(source, Idle) and source.stored is not None:
+            source.busy = True
+        else:
+            source.lease.readers += 1
+
+    def was_read(self, source: Source) -> None:
+        """That thread has ended."""
+        if isinstance(source, Idle) and source.stored is not None:
+            source.busy = False
+        else:
+            source.lease.readers -= 1
+        for idle in [idle for idle in self._idle if idle.lease is source.lease]:
+            self._at_rest(idle)
 
     def let_go(self, idle: Idle) -> bool:
         """Nobody is at work on it any more.
@@ -282,11 +312,8 @@ class Pool:
             False if it has turned out to be wrong meanwhile: it has been forgotten.
         """
         idle.busy = False
-        if idle.wrong:
-            self._evict(idle)
-            return False
-        self._shorten(idle)
-        return True
+        self._at_rest(idle)
+        return not idle.wrong
 
     def leave_disk(self, idle: Idle) -> None:
         """A stored conversation goes on in memory: its file is of no use any more."""
@@ -294,15 +321,19 @@ class Pool:
         self._close(idle)
 
     def distrust(self, lease: Lease) -> None:
-        """What a conversation left behind may be wrong: it serves nobody any more."""
+        """A conversation's KV may be wrong: it serves nobody else, nor does what it leaves behind.
+
+        What is just being copied of it isn't believed either.
+        """
+        lease.refused = True
         for idle in [idle for idle in self._idle if idle.lease is lease]:
-            idle.refused = True
             self._give_up(idle)
 
     @property
     def copying(self) -> bool:
-        """True while idle KV is written, read or copied: until that is done it can't make way."""
-        return any(idle.busy for idle in self._idle)
+        """True while KV is written, read or copied: until that is done it can't make way."""
+        filling = any(lease.filling for lease in self._leases)
+        return filling or any(idle.in_use for idle in self._idle)
 
     # ------------------------------------------------------------ relief
 
@@ -333,7 +364,7 @@ class Pool:
             Bytes given back, as the kernel counts them.
         """
         self._most_tokens = tokens
-        return sum(self._shorten(idle) for idle in self._idle if not idle.busy)
+        return sum(self._shorten(idle) for idle in self._idle if not idle.in_use)
 
     # ------------------------------------------------------------ disk
 
@@ -550,7 +581,7 @@ class Pool:
         return [
             idle
             for idle in self._idle
-            if not idle.busy and (in_memory if idle.stored is None else on_disk)
+            if not idle.in_use and (in_memory if idle.stored is None else on_disk)
         ]
 
     def _written(self, idle: Idle, claim: Claim, stored: Stored | None) -> bool:
@@ -569,6 +600,15 @@ class Pool:
     @property
     def _disk_is_late(self) -> bool:
         return self.disk is not None and self.disk.late > 0
+
+    def _at_rest(self, idle: Idle) -> None:
+        """What had to wait until nobody is at work on it."""
+        if idle.in_use:
+            return
+        if idle.wrong:
+            self._evict(idle)
+        else:
+            self._shorten(idle)
 
     def _shorten(self, idle: Idle) -> int:
         """Give back what it holds in memory beyond what conversations may go on with."""
@@ -593,7 +633,7 @@ class Pool:
     def _give_up(self, idle: Idle) -> None:
         """It has turned out to be wrong; what a thread is at work on goes once that has ended."""
         self._forget(idle)  # the next controller must not believe it either
-        if not idle.busy:
+        if not idle.in_use:
             self._evict(idle)
 
     def _evict(self, idle: Idle) -> int:

@@ -12,7 +12,8 @@ def overdue(stream: Stream, policy: Policy, at_s: float) -> ServingError | None:
     """Why a stream has waited or been held too long; None if it hasn't."""
     age_s = at_s - stream.since_s
     max_wait_s, hold_max_s = policy.admission.max_wait_s, policy.handover.hold_max_s
-    if stream.state is StreamState.WAITING and age_s > max_wait_s:
+    its_turn = stream.patience is not None and at_s < stream.patience.until_s
+    if stream.state is StreamState.WAITING and age_s > max_wait_s and not its_turn:
         return ServingError(
             f"the request waited {max_wait_s:.0f} s and its turn did not come",
             code="wait_exceeded",

@@ -108,7 +108,12 @@ class Reports:
         )
 
     def started(self, stream: Stream, at_s: float) -> None:
-        """A worker has it, as the schedule wanted."""
+        """A worker has it, as the schedule wanted.
+
+        What it has found since it came took the engine no time, and must not be taken for fast.
+        """
+        if stream.starts == 1 and stream.spent.cached:
+            self._soon(partial(self._report_if_there, stream.id, at_s))
 
     def produced(self, stream: Stream, tokens: int, at_s: float) -> None:
         """It has new tokens."""

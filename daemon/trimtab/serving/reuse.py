@@ -1,4 +1,4 @@
-"""Which idle conversation a prompt begins with at the least cost.
+"""Which conversation a prompt begins with at the least cost.
 
 A shifted conversation's KV has seen what it forgot, and stands at other positions: it only serves
 prompts that continue it past the context, never one that would fit whole. Its first tokens, which
@@ -16,14 +16,14 @@ from typing import Final
 
 from trimtab.domain.prefix import common_prefix
 from trimtab.domain.view import View
-from trimtab.serving.claims import Found, Idle
+from trimtab.serving.claims import Found, Idle, Running, Source
 
 READ_RATIO: Final = 0.1
 """What a position on disk costs ÷ computing one: twice what `bench kv` allows, to be clearly so."""
 
 
 def cheapest(
-    prompt: array[int], view: View, conversations: Iterable[Idle], least: int
+    prompt: array[int], view: View, conversations: Iterable[Source], least: int
 ) -> Found | None:
     """The conversation that leaves the fewest tokens to compute, with those to read in proportion.
 
@@ -38,32 +38,38 @@ def cheapest(
     """
     best: Found | None = None
     cost = float(view.cached(len(prompt)))
-    for idle in conversations:
-        found = _served_by(idle, common_prefix(prompt, idle.tokens), view)
-        if idle.busy and not found.goes_on:
+    for source in conversations:
+        found = _served_by(source, common_prefix(prompt, source.tokens), view, source.lease.valid)
+        if isinstance(source, Idle) and source.busy and not found.goes_on:
             continue  # what a disk is taking can be taken from it, not copied
-        left = found.view.cached(len(prompt)) - found.positions + READ_RATIO * _to_read(idle)
+        left = found.view.cached(len(prompt)) - found.positions + READ_RATIO * _to_read(source)
         if found.positions >= least and left < cost:
             best, cost = found, left
     return best
 
 
-def _to_read(idle: Idle) -> int:
+def once_read(prompt: array[int], view: View, running: Running) -> Found:
+    """What serves of a running conversation once all its tokens are in its KV."""
+    tokens = running.tokens
+    return _served_by(running, common_prefix(prompt, tokens), view, len(tokens))
+
+
+def _to_read(source: Source) -> int:
     """Positions that are read from disk before any of them serves."""
-    return 0 if idle.stored is None else idle.stored.tokens
+    stored = source.stored if isinstance(source, Idle) else None
+    return 0 if stored is None else stored.tokens
 
 
-def _served_by(idle: Idle, shared: int, view: View) -> Found:
+def _served_by(source: Source, shared: int, view: View, valid: int) -> Found:
     """What of a conversation serves, given how many tokens it shares with the prompt.
 
     Never more than is valid of it, whatever its tokens say.
     """
-    valid = idle.lease.valid
-    shifted = idle.view.dropped
-    continues = idle.view.keep == view.keep and shared > view.keep + shifted
+    shifted = source.view.dropped
+    continues = source.view.keep == view.keep and shared > view.keep + shifted
     if shifted and view.dropped and continues:
-        return Found(idle, min(shared - shifted, valid), idle.view)
-    shared = min(shared, valid, idle.view.keep if shifted else shared)
+        return Found(source, min(shared - shifted, valid), source.view)
+    shared = min(shared, valid, source.view.keep if shifted else shared)
     if view.dropped and not shifted and shared > view.keep:
-        return Found(idle, shared, View(view.keep))  # goes on whole, and is shifted when full
-    return Found(idle, min(shared, view.keep) if view.dropped else shared, view)
+        return Found(source, shared, View(view.keep))  # goes on whole, and is shifted when full
+    return Found(source, min(shared, view.keep) if view.dropped else shared, view)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import TrimtabError
@@ -44,6 +45,27 @@ class Spent:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     companions: int = 0
+
+
+@dataclass(slots=True)
+class Patience:
+    """What a stream whose turn has come waits for before it begins: KV for its prompt.
+
+    Attributes:
+        until_s: When it waits no longer, whatever it has then.
+        behind: Who is reading what it shares with it; None if nobody is.
+        positions: How much of that it waits for.
+        copying: The claim into which a thread copies for it; None if none does.
+    """
+
+    until_s: float
+    behind: Stream | None = None
+    positions: int = 0
+    copying: Lease | None = None
+
+    def end(self) -> None:
+        """It waits no longer."""
+        self.until_s, self.behind, self.copying = -inf, None, None
 
 
 class StreamState(StrEnum):
@@ -95,7 +117,8 @@ class Stream:
         self.promised = 0  # tokens that it was to begin with, and that are computed after all
         self.shifts = 0
         self.lease: Lease | None = None  # of a KV segment; None where the worker has its own KV
-        self.source: Lease | None = None  # of the idle conversation that its KV came from
+        self.source: Lease | None = None  # of the conversation that its KV came from
+        self.patience: Patience | None = None  # with its prefix; None if it never waited for one
         self.moving: Lease | None = None  # of the segment that its KV is being moved into
         self.not_moved = ""  # why the last move into another segment wasn't made
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain

@@ -89,6 +89,8 @@ class Streams:
         self._observer = observer
         self._carrier = carrier
         self.room = carrier.room
+        self._prefixes = carrier.prefixes
+        self._prefixes.on_change = self._pump
         self._protocol_broken = protocol_broken
         self._streams: dict[int, Stream] = {}
         self._closing: dict[int, tuple[Stream, Worker]] = {}
@@ -206,6 +208,7 @@ class Streams:
             return
         self._feed_starved()
         self._feed_held()
+        self._pump()  # room may have come from somewhere that tells nobody
         now = self._clock.monotonic_s()
         running = self._in_state(StreamState.RUNNING)
         for stream in list(self._streams.values()):
@@ -213,8 +216,6 @@ class Streams:
                 stream.since_s = now  # its turn comes
             if (error := overdue(stream, self._policy, now)) is not None:
                 self._fail(stream, error)
-        if self._streams:
-            self._pump()  # room may have come from somewhere that tells nobody
 
     def stalled(self, awake_s: float = float("-inf")) -> list[tuple[Worker, str]]:
         """Workers that have done nothing for one of their streams for too long, and how long.
@@ -288,6 +289,8 @@ class Streams:
         if stream.done:
             return
         stream.doubtful = True
+        if stream.lease is not None:
+            stream.lease.refused = True
         if stream.worker is not None:
             self._detach(stream, stream.worker)
 
@@ -367,7 +370,7 @@ class Streams:
             case Tokens():
                 self._take_tokens(stream, worker, message, now)
             case Progress():
-                stream.prefilled(message)
+                self._prefilled(stream, message)
             case Grow() | Full() | Moved() | Stayed():
                 if problem := self.room.said(stream, worker, message):
                     self._break_off(worker, problem)
@@ -409,6 +412,11 @@ class Streams:
         """A worker loses or doubles something: its streams go on once it is gone."""
         self._broken.add(worker)
         self._protocol_broken(worker, problem)
+
+    def _prefilled(self, stream: Stream, message: Progress) -> None:
+        stream.prefilled(message)
+        if self._prefixes.reached(stream, self._in_state(StreamState.WAITING)):
+            self._pump()
 
     def _take_tokens(self, stream: Stream, worker: Worker, message: Tokens, at_s: float) -> None:
         if message.first != len(stream.generated):
@@ -528,7 +536,7 @@ class Streams:
         for stream in self._turns.ranked(self._streams.values(), policy):
             if stream.state is StreamState.WAITING and free:
                 if not starving and self._may_begin(stream, worker, policy):
-                    free -= self._start(stream, worker)
+                    free -= self._begin(stream, worker)
             elif stream.state is StreamState.RUNNING:
                 self._pause(stream, paused=free == 0)
                 free -= free > 0 and not stream.starved
@@ -557,6 +565,12 @@ class Streams:
 
     def _in_state(self, state: StreamState) -> list[Stream]:
         return [stream for stream in self._streams.values() if stream.state is state]
+
+    def _begin(self, stream: Stream, worker: Worker) -> bool:
+        """Its turn has come: start it, unless it is worth its while to wait for its prefix."""
+        if self._prefixes.waits(stream, worker, self._streams.values()):
+            return False
+        return self._start(stream, worker)
 
     def _start(self, stream: Stream, worker: Worker) -> bool:
         """Give a stream to the worker; False if it stays where it is, or is over."""
