@@ -25,6 +25,7 @@ from trimtab.policy.compiled import Admission, Carry, Handover, KvPolicy, Policy
 from trimtab.serving.carrier import Carrier
 from trimtab.serving.claims import Idle
 from trimtab.serving.gateway import RENDER_ATTEMPTS, Gateway
+from trimtab.serving.losses import LOSSES_MAX
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.requests import (
     Delta,
@@ -35,7 +36,7 @@ from trimtab.serving.requests import (
     StreamHandle,
 )
 from trimtab.serving.stream import Stream, StreamState
-from trimtab.serving.streams import LOSSES_MAX, STARVED_MAX_S, Streams
+from trimtab.serving.streams import STARVED_MAX_S, Streams
 from trimtab.signals.latency import EngineTimes
 from trimtab.workers.protocol import (
     Cancel,

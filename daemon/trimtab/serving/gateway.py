@@ -16,11 +16,12 @@ from trimtab.domain.view import SINKS, WHOLE, View, fits
 from trimtab.errors import RequestError, ServingError, SilentWorkerError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.losses import LOSSES_MAX
 from trimtab.serving.prompts import beginning, render
 from trimtab.serving.refusals import shutting_down
 from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
-from trimtab.serving.streams import LOSSES_MAX, Streams
+from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Guide
 from trimtab.workers.worker import Worker
 

@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 from trimtab.domain.clock import Clock
 from trimtab.domain.scheduling import Schedule
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
-from trimtab.planner.faults import BARREN_ALLOWED
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
+from trimtab.serving.losses import LOSSES_MAX, blames_kv, is_suspect, suspicion
 from trimtab.serving.observers import StreamObserver
 from trimtab.serving.pool import TOO_LARGE
 from trimtab.serving.refusals import overdue, refused
@@ -46,26 +46,8 @@ from trimtab.workers.worker import Worker
 AboutStream: TypeAlias = (
     Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
 )
-LOSSES_MAX: Final = BARREN_ALLOWED + 3
-"""Some more than it takes to quarantine a variant, so that another one may try."""
-
 STARVED_MAX_S: Final = 30.0
 """A disk that hangs gives nothing back: then a stream gives way after all."""
-
-LOSSES_SUSPECT: Final = 2
-"""Workers that may die on a stream before it is tried with no other such stream beside it.
-
-All that a worker has die with it. Once those that may be why are tried one by one, each death tells
-of one alone, and the others get their tokens.
-"""
-
-LOSSES_ON_DISK: Final = 2
-LOSSES_IN_MEMORY: Final = BARREN_ALLOWED
-"""Workers that may die on a stream one after the other before its KV on disk is blamed.
-
-A bad block ends whoever reads it. Memory is blamed for the last try only: workers that are killed
-from outside come back soonest with the KV that there is.
-"""
 
 
 class Streams:
@@ -326,7 +308,7 @@ class Streams:
         for stream in self.on(worker):
             stream.resumed += 1
             stream.losses += not (stream.paused or stream.starved)  # else it wasn't at work for it
-            if _blames_kv(stream):
+            if blames_kv(stream):
                 self._carrier.distrust(stream)
             if stream.losses > LOSSES_MAX:
                 error = EngineError(
@@ -423,7 +405,7 @@ class Streams:
             problem = f"token {message.first} came after {len(stream.generated) - 1}"
             self._break_off(worker, problem)
             return
-        suspected = _is_suspect(stream)
+        suspected = is_suspect(stream)
         worker.tokens += len(message.tokens)
         stream.take_tokens(message, at_s)
         self._observer.produced(stream, len(message.tokens), at_s)
@@ -526,7 +508,7 @@ class Streams:
         if worker is None or policy is None:
             return
         self.room.feed(self._in_state(StreamState.RUNNING))  # who runs goes before who had begun
-        for stream in sorted(self._in_state(StreamState.HELD), key=_least_suspected):
+        for stream in sorted(self._in_state(StreamState.HELD), key=suspicion):
             # One's failure pumps, too.
             if stream.state is StreamState.HELD and self._may_go_on(stream):
                 self._start(stream, worker)
@@ -544,7 +526,7 @@ class Streams:
     def _may_go_on(self, stream: Stream) -> bool:
         """Whether a held stream has the room that it waits for, if it does, and may be tried."""
         running = self._in_state(StreamState.RUNNING)
-        if _is_suspect(stream) and any(_is_suspect(one) for one in running):
+        if is_suspect(stream) and any(is_suspect(one) for one in running):
             return False
         return not stream.waits_for_room or self.room.suffices(stream, running)
 
@@ -601,18 +583,3 @@ class Streams:
         others = (one for one in self._streams.values() if one is not stream)
         holding = any(one.lease is not None or one.worker is not None for one in others)
         return holding or bool(self._closing) or self._carrier.on_its_way
-
-
-def _is_suspect(stream: Stream) -> bool:
-    """True if it may be what workers die on."""
-    return stream.losses >= LOSSES_SUSPECT
-
-
-def _least_suspected(stream: Stream) -> int:
-    return stream.losses if _is_suspect(stream) else 0
-
-
-def _blames_kv(stream: Stream) -> bool:
-    """True if its KV is to be computed again, since it may be what workers die on."""
-    on_disk = stream.lease is not None and stream.lease.segment.on_disk
-    return stream.losses >= (LOSSES_ON_DISK if on_disk else LOSSES_IN_MEMORY)
