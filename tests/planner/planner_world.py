@@ -203,15 +203,15 @@ class World:
         )
 
     def _give_way(self, wanted_bytes: int) -> None:
-        """Conversations that could wait do, and their KV is free."""
-        given = min(wanted_bytes, self.demand.yielding_bytes)
+        """The youngest conversations wait, and their KV is free."""
+        given = min(wanted_bytes, self.demand.running_bytes)
         self.free_bytes += given
         self.demand = replace(
             self.demand,
             running=max(0, self.demand.running - 1),
             held=self.demand.held + 1,
             running_bytes=self.demand.running_bytes - given,
-            yielding_bytes=self.demand.yielding_bytes - given,
+            yielding_bytes=max(0, self.demand.yielding_bytes - given),
         )
 
     def _measure(self) -> None:

@@ -310,7 +310,7 @@ def test_what_is_held_makes_room_while_memory_is_short_with_nothing_loaded() -> 
     world = squeezed(placing(KvPlacement.MEMORY), 0)
     world.run(10)
     world.free_bytes = 300 * MIB
-    world.demand = Demand(held=4, running_bytes=250 * MIB, yielding_bytes=250 * MIB)
+    world.demand = Demand(held=4, running_bytes=250 * MIB, yielding_bytes=200 * MIB)
     before = len(world.decisions)
     world.run(5)
 

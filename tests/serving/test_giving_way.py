@@ -121,14 +121,15 @@ async def test_memory_that_is_short_has_the_youngest_wait_and_the_eldest_go_on(
             eldest = await rig.read(streams[0])
         answers = await read(rig, streams[1:])
         made = [one for one in rig.records.made if one.direction is Direction.GIVE_WAY]
-        outcomes = [one for one in rig.records.outcomes if one.id == made[0].id]
+        await rig.until(lambda: any(one.id == made[0].id for one in rig.records.outcomes))
+        (outcome,) = [one.outcome for one in rig.records.outcomes if one.id == made[0].id]
 
         assert [eldest.tokens, *answers] == expected
         assert left <= enough
         assert streams[0].gave_way == 0
         assert not any(one.direction is Direction.PARK for one in rig.records.made)
-        assert outcomes[0].outcome is not None
-        assert outcomes[0].outcome.kind is OutcomeKind.DONE
+        assert outcome is not None
+        assert outcome.kind is OutcomeKind.DONE
         assert streams[0].disclosure.resumed == 0
 
 

@@ -269,3 +269,14 @@ def test_no_more_of_a_conversation_serves_than_is_valid_whatever_its_tokens_say(
     assert found is not None
     assert found.positions == 64
     pool.close()
+
+
+@pytest.mark.parametrize("head_size", [64, 80, 96, 128])
+def test_the_whole_budget_holds_as_many_tokens_as_it_is_said_to(head_size: int) -> None:
+    shape, pool = KvShape(2, 2, head_size * 4), Pool()
+    for cap_bytes in range(1 << 20, 2 << 20, 69632):
+        pool.configure(cap_bytes)
+        tokens = int(pool.most_tokens(shape))
+        pool.drop(pool.open(shape, 4096, "f", 1, tokens))
+        with pytest.raises(ServingError):
+            pool.open(shape, 4096, "f", 1, tokens + 1)

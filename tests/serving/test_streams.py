@@ -317,6 +317,22 @@ async def test_one_that_workers_die_on_takes_no_other_along(tiny: ModelSpec) -> 
     assert all(one.generated and not one.done for one in others)
 
 
+async def test_a_stream_that_is_moved_while_it_is_paused_may_be_why_its_worker_died(
+    tiny: ModelSpec,
+) -> None:
+    scene = Scene(tiny, carrying())
+    worker = scene.serving(0, "kv")
+    one, paused = await scene.ask(), await scene.ask()
+    scene.streams.follow(Schedule((one.id, paused.id), together=1))
+    moved = scene.streams._streams[paused.id]
+    assert moved.lease is not None
+    moved.moving = scene.pool.second(moved.lease, 3)
+    worker.alive = False
+    scene.streams.lost(worker)
+
+    assert moved.losses == 1
+
+
 async def test_a_stream_that_is_paused_is_not_why_its_worker_died(scene: Scene) -> None:
     worker = scene.serving()
     one, paused = await scene.ask(), await scene.ask()
@@ -567,10 +583,15 @@ async def test_what_is_held_gives_its_kv_back_at_once(tiny: ModelSpec) -> None:
     worker.alive = False
     scene.streams.lost(worker)
     could = scene.streams.could_give_way()
+    computed = [scene.streams.tokens_held()]
+    scene.streams.give_way(1)
+    computed.append(scene.streams.tokens_held())
     scene.streams.give_way(10**9)
+    computed.append(scene.streams.tokens_held())
     worker = scene.serving(0, "kv")
 
-    assert len(could) == 2
+    assert [stream.id for stream in could] == [streams[1].id]  # the eldest would take it again
+    assert computed == [0, 0, 3]  # the eldest goes on with its KV until that is gone, too
     assert scene.streams.could_give_way() == []
     assert [(start.stream, start.valid) for start in worker.of(Start)] == [
         (stream.id, 0) for stream in streams

@@ -84,6 +84,11 @@ class KvShape:
         pages = max(0, size_bytes) // (self.planes * self.kv_heads * page_bytes)
         return pages * page_bytes // self.position_bytes
 
+    def filled(self, tokens: int, page_bytes: int) -> int:
+        """So many positions, and as many more as have room in their pages."""
+        pages = -(-tokens * self.position_bytes // page_bytes)
+        return pages * page_bytes // self.position_bytes
+
     def capacity_of(self, segment_bytes: int) -> int:
         """The capacity of a segment of that size.
 

@@ -14,7 +14,7 @@ from trimtab.domain.decisions import Direction, Trigger
 from trimtab.domain.knobs import KvPlacement
 from trimtab.planner.assess import Assessed, mib
 from trimtab.planner.plan import Move
-from trimtab.planner.relief import idle_bytes, yielding_bytes
+from trimtab.planner.relief import held_kv_bytes, idle_bytes, yielding_bytes
 from trimtab.planner.state import State
 from trimtab.policy.combine import combine
 from trimtab.policy.compiled import Policy
@@ -103,13 +103,13 @@ def give_way(
 
 def safe_while_parked(state: State, policy: Policy) -> Move | None:
     """Nothing is loaded, and memory is short all the same: what is held gives its KV back."""
-    limit, could_bytes = policy.memory, yielding_bytes(state)
+    limit, could_bytes = policy.memory, held_kv_bytes(state)
     available = state.snapshot.value(MEMORY) if state.snapshot is not None else None
     if limit is None or available is None or not could_bytes or available >= limit.headroom_bytes:
         return None
     text = (
         f"{mib(available)} of memory are available while nothing is loaded, under the limit of "
-        f"{mib(limit.headroom_bytes)}, and {_could_wait(could_bytes)}"
+        f"{mib(limit.headroom_bytes)}, and conversations that are held have {mib(could_bytes)}"
     )
     trigger = Trigger(MEMORY, available, limit.headroom_bytes, text=text)
     return _gives_way(state, trigger, min(could_bytes, int(limit.leave_bytes - available)))

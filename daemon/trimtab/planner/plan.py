@@ -110,7 +110,7 @@ def _settling(state: State, decision: Decision) -> Settling:
         decision,
         situation(state).available_bytes,
         idle_bytes=state.demand.idle_bytes,
-        yielding_bytes=state.demand.yielding_bytes,
+        running_bytes=state.demand.running_bytes,
         held_bytes=state.demand.worker_bytes,
         kv_tokens=state.demand.kv_tokens,
         celsius=None if state.snapshot is None else state.snapshot.value("temperature.max"),

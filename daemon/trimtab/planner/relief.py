@@ -54,6 +54,11 @@ def yielding_bytes(state: State) -> int:
     return 0 if distrusted(state, RUNNING_KV) else state.demand.yielding_bytes
 
 
+def held_kv_bytes(state: State) -> int:
+    """Memory that conversations hold and would give back while no worker has them."""
+    return 0 if distrusted(state, RUNNING_KV) else state.demand.running_bytes
+
+
 def distrust(state: State, means: str, reason: str, at_s: float) -> State:
     """Leave a means out, twice as long as the last time."""
     last = state.distrust.get(means)
@@ -115,7 +120,7 @@ def _judge_idle_kv(state: State, settling: Settling, at_s: float) -> State:
 
 
 def _judge_giving_way(state: State, settling: Settling, at_s: float) -> State:
-    fallen = settling.yielding_bytes - state.demand.yielding_bytes
+    fallen = settling.running_bytes - state.demand.running_bytes
     if not settling.failed and fallen > 0:
         return trusted(state, RUNNING_KV)
     reason = settling.failed or "conversations that were to give way gave nothing back"

@@ -64,7 +64,7 @@ class Settling:
         failed: Why an action failed; empty if none did.
         lacking: What couldn't be had though none failed.
         idle_bytes: What idle conversations held when it was decided.
-        yielding_bytes: What those held that could give way.
+        running_bytes: What running conversations held in memory.
         held_bytes: What the worker held then; None if there was none.
         kv_tokens: Tokens of running streams that were in that.
         judged: Whether its relief has been held against what was measured.
@@ -80,7 +80,7 @@ class Settling:
     failed: str = ""
     lacking: str = ""
     idle_bytes: int = 0
-    yielding_bytes: int = 0
+    running_bytes: int = 0
     held_bytes: int | None = None
     kv_tokens: int = 0
     judged: bool = False

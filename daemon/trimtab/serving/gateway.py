@@ -16,7 +16,6 @@ from trimtab.domain.view import SINKS, WHOLE, View, fits
 from trimtab.errors import RequestError, ServingError, SilentWorkerError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
-from trimtab.serving.losses import LOSSES_MAX
 from trimtab.serving.prompts import beginning, render
 from trimtab.serving.refusals import shutting_down
 from trimtab.serving.requests import GenerationRequest
@@ -25,9 +24,7 @@ from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Guide
 from trimtab.workers.worker import Worker
 
-RENDER_ATTEMPTS: Final = LOSSES_MAX
-"""As for streams: what workers die on may be another request."""
-
+RENDER_ATTEMPTS: Final = 3
 POOL_HINT: Final = "The policy's kv.pool has no room for more; a larger one would."
 NO_MODEL_HINT: Final = "`trimtab models build smollm2-135m` makes one."
 

@@ -26,6 +26,11 @@ from outside come back soonest with the KV that there is.
 """
 
 
+def was_at_work_for(stream: Stream) -> bool:
+    """Whether its worker, which has died, can have been computing or moving something of it."""
+    return stream.moving is not None or not (stream.paused or stream.starved)
+
+
 def is_suspect(stream: Stream) -> bool:
     """True if it may be what workers die on."""
     return stream.losses >= LOSSES_SUSPECT

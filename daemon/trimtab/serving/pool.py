@@ -659,7 +659,7 @@ def _used_first(conversations: Iterable[Idle]) -> Idle | None:
 def _paged(lease: Lease, tokens: int) -> int:
     """So many tokens, and as many more as their pages hold anyway."""
     segment = lease.segment
-    return min(Segment.capacity_for(segment.shape, tokens), segment.most_tokens)
+    return min(segment.shape.filled(tokens, mmap.PAGESIZE), segment.most_tokens)
 
 
 def _stepped(lease: Lease, tokens: int) -> int:

@@ -106,10 +106,13 @@ class Room:
         if not segments:
             return True
         steps = GRANT_TOKENS << stream.gave_way
-        wanted = sum(_still_takes(one, steps, segments[0]) for one in (*beside, stream))
+        takes = [(one, _may_take(one, steps, segments[0])) for one in (*beside, stream)]
+        wanted = sum(max(0, most - _granted_bytes(one)) for one, most in takes)
         if wanted > self._pool.spare_bytes():
             return False
-        return not stream.waits_for_room or wanted <= self.memory_bytes()
+        if not stream.waits_for_room:
+            return True
+        return sum(max(0, most - one.kv_bytes) for one, most in takes) <= self.memory_bytes()
 
     def shift(self, stream: Stream, worker: Worker, full: Full) -> None:
         """A stream's window is full: the older half of what isn't kept is forgotten.
@@ -216,18 +219,19 @@ class Room:
         self.dropped_tokens += view.dropped - stream.view.dropped
 
 
-def _still_takes(stream: Stream, tokens: int, like: Segment) -> int:
-    """Memory that a stream may want for so many tokens more, beyond what it has been granted.
+def _may_take(stream: Stream, tokens: int, like: Segment) -> int:
+    """Memory that a stream may have in all with so many tokens more.
 
     Args:
         stream: Which.
         tokens: How many more.
         like: A segment of the size of those that streams get now.
     """
-    lease = stream.lease
-    if lease is not None and lease.segment.on_disk:
+    if stream.lease is not None and stream.lease.segment.on_disk:
         return 0
     grown = min(stream.positions + tokens, stream.most_positions)
-    most = max(stream.positions, stream.wanted_tokens, grown)
-    has = 0 if lease is None else kv_bytes(lease, lease.granted)
-    return max(0, like.predicted_bytes(most) - has)
+    return like.predicted_bytes(max(stream.positions, stream.wanted_tokens, grown))
+
+
+def _granted_bytes(stream: Stream) -> int:
+    return 0 if stream.lease is None else kv_bytes(stream.lease, stream.lease.granted)

@@ -16,7 +16,7 @@ from trimtab.domain.scheduling import Schedule
 from trimtab.errors import EngineError, ServingError, TrimtabError, WorkerError
 from trimtab.policy.compiled import Policy
 from trimtab.serving.carrier import Carrier
-from trimtab.serving.losses import LOSSES_MAX, blames_kv, is_suspect, suspicion
+from trimtab.serving.losses import LOSSES_MAX, blames_kv, is_suspect, suspicion, was_at_work_for
 from trimtab.serving.observers import StreamObserver
 from trimtab.serving.pool import TOO_LARGE
 from trimtab.serving.refusals import overdue, refused
@@ -112,14 +112,14 @@ class Streams:
     def tokens_held(self) -> int:
         """Tokens whose KV lies within workers and goes with them: streams without a segment.
 
-        While there is no worker, those of the eldest that is held without its KV: the next worker
+        While there is no worker, those of the eldest that is held if it has no KV: the next worker
         computes it at once.
         """
-        without = [stream for stream in self._streams.values() if stream.lease is None]
         if self._active is None:
-            held = (stream for stream in without if stream.state is StreamState.HELD)
-            return next((stream.positions for stream in held), 0)
-        return sum(stream.positions for stream in without if stream.state is StreamState.RUNNING)
+            those = self._in_state(StreamState.HELD)[:1]
+        else:
+            those = self._in_state(StreamState.RUNNING)
+        return sum(stream.positions for stream in those if stream.lease is None)
 
     def guided(self) -> bool:
         """True if any stream is held to a form."""
@@ -235,17 +235,19 @@ class Streams:
         self._check_empty(worker)
 
     def could_give_way(self) -> list[Stream]:
-        """Those whose KV in memory could make room, as they can wait: not the eldest that runs."""
-        running = self._in_state(StreamState.RUNNING)
-        eldest = next((stream for stream in running if stream.lease is not None), None)
-        return [
-            stream
-            for stream in (*self._in_state(StreamState.HELD), *running)
-            if stream is not eldest and stream.kv_bytes
-        ]
+        """Those whose KV in memory could make room, as they can wait; the eldest goes on.
+
+        That is the first that runs. While none does it is the first that is held: what it gave
+        back the next worker would take again at once.
+        """
+        running, held = self._in_state(StreamState.RUNNING), self._in_state(StreamState.HELD)
+        eldest = next((one for one in (*running, *held) if one.lease is not None), None)
+        return [one for one in (*held, *running) if one is not eldest and one.kv_bytes]
 
     def give_way(self, wanted_bytes: int) -> list[Stream]:
         """The youngest wait, and their KV makes room; it is computed again once there is some.
+
+        While none runs the eldest is among them, if the others don't have as much.
 
         Args:
             wanted_bytes: How much of it at least, if there is as much.
@@ -254,11 +256,12 @@ class Streams:
             Those that do; a worker hands them back at the next token boundary.
         """
         chosen: list[Stream] = []
-        for stream in sorted(self.could_give_way(), key=lambda one: one.id, reverse=True):
-            if wanted_bytes <= 0:
-                break
-            wanted_bytes -= stream.kv_bytes
-            chosen.append(stream)
+        running = self.count(StreamState.RUNNING)
+        could = self.could_give_way() if running else self._in_state(StreamState.HELD)
+        for stream in sorted(could, key=lambda one: one.id, reverse=True):
+            if wanted_bytes > 0 and stream.kv_bytes:
+                wanted_bytes -= stream.kv_bytes
+                chosen.append(stream)
         for stream in chosen:
             self._give_way(stream)
         return chosen
@@ -307,7 +310,7 @@ class Streams:
         orphans = []
         for stream in self.on(worker):
             stream.resumed += 1
-            stream.losses += not (stream.paused or stream.starved)  # else it wasn't at work for it
+            stream.losses += was_at_work_for(stream)
             if blames_kv(stream):
                 self._carrier.distrust(stream)
             if stream.losses > LOSSES_MAX:
