@@ -301,7 +301,8 @@ async def test_one_that_workers_die_on_takes_no_other_along(tiny: ModelSpec) -> 
         for one in others:
             begun = {start.stream for start in worker.of(Start)}
             if deadly.id not in begun and one.id in begun:
-                scene.streams.said(worker, Tokens(one.id, len(one.generated), [7], "a"))
+                for _ in range(2):
+                    scene.streams.said(worker, Tokens(one.id, len(one.generated), [7], "a"))
                 proven.add(one.id)
         begun = {start.stream for start in worker.of(Start)}
         assert deadly.id in begun
@@ -315,6 +316,43 @@ async def test_one_that_workers_die_on_takes_no_other_along(tiny: ModelSpec) -> 
     assert len(beside) == LOSSES_MAX + 1
     assert beside[:4] == [4, 4, 1, 1]
     assert all(one.generated and not one.done for one in others)
+
+
+async def test_a_token_of_reading_it_all_again_clears_no_stream_that_workers_die_on(
+    scene: Scene,
+) -> None:
+    worker = scene.serving()
+    stream = await scene.ask()
+    lives = 0
+    while stream.id in scene.streams._streams:
+        scene.streams.said(worker, Tokens(stream.id, lives, [7], "a"))
+        worker.alive = False
+        scene.streams.lost(worker)
+        worker = scene.serving()
+        lives += 1
+
+    assert lives == LOSSES_MAX + 1
+
+
+async def test_newcomers_overtake_only_those_held_whose_turn_is_after_theirs(
+    tiny: ModelSpec,
+) -> None:
+    weights = (("interactive", 1.0), ("background", 0.2))
+    scene = Scene(tiny, with_admission(conversations=4, priorities=weights))
+    worker = scene.serving(0, "kv")
+    await scene.ask()
+    background = await scene.ask(priority=Priority.BACKGROUND)
+    scene.streams.said(worker, Progress(background.id, 300, 300))
+    scene.streams.room.memory_bytes = lambda: 0.0
+    scene.streams.give_way(1)
+    scene.streams.said(worker, Detached(background.id, 0))
+    late = await scene.ask(priority=Priority.BACKGROUND)
+    urgent = await scene.ask(priority=Priority.INTERACTIVE)
+    begun = [start.stream for start in worker.of(Start)]
+
+    assert urgent.id in begun
+    assert late.id not in begun
+    assert begun.count(background.id) == 1
 
 
 async def test_a_stream_that_is_moved_while_it_is_paused_may_be_why_its_worker_died(

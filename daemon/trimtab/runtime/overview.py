@@ -221,7 +221,7 @@ class Overview:
             heat_kept=heat_kept(state, daemon.controller.policy, now),
             paused=state.paused,
             last_decision=recent[-1] if recent else None,
-            effective_context=daemon.gateway.effective_context(),
+            effective_context=_effective_context(daemon),
             gave_way_total=daemon.streams.gave_way,
             expected=_expected(state),
             window=_window(daemon),
@@ -429,6 +429,10 @@ def _rate(snapshot: Snapshot | None) -> float:
     """Tokens per second of all streams together, as of the last tick."""
     value = snapshot.value(RATE_SIGNAL) if snapshot is not None else None
     return value or 0.0
+
+
+def _effective_context(daemon: Daemon) -> int:
+    return 0 if daemon.dispatcher.point.parked else daemon.gateway.effective_context()
 
 
 def _point(point: OperatingPoint) -> PointView:

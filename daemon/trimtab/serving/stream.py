@@ -124,7 +124,9 @@ class Stream:
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.waits_for_room = False  # its KV gave way, or found no room when it was to go on
         self.gave_way = 0  # how often it did
-        self.losses = 0  # workers that died on it since its last token
+        self.losses = (
+            0  # workers that died on it one after the other, none of which decoded two steps for it
+        )
         self.detaching = False
         self.doubtful = False  # its KV may be wrong: it is computed again wherever it goes on
         self.paused = False  # its worker computes nothing for it until it is its turn
@@ -326,7 +328,8 @@ class Stream:
         self.spent.decode_s += message.engine_s
         if self.first_token_s is not None:
             self.spent.companions += message.together * len(message.tokens)
-        self.losses = 0
+        if not self.reading:  # the first one may come of reading it all again
+            self.losses = 0
         self.reading = False
         if self.lease is not None:
             # The newest token is not in the cache yet: all before it are, since it was computed

@@ -412,7 +412,7 @@ class Streams:
         worker.tokens += len(message.tokens)
         stream.take_tokens(message, at_s)
         self._observer.produced(stream, len(message.tokens), at_s)
-        if suspected:
+        if suspected and not is_suspect(stream):
             self._pump()  # it isn't why workers died: the next one is tried
 
     def _take_over(self, stream: Stream, worker: Worker, message: Detached) -> None:
@@ -516,10 +516,11 @@ class Streams:
             if stream.state is StreamState.HELD and self._may_go_on(stream):
                 self._start(stream, worker)
         starving = any(stream.starved for stream in self._in_state(StreamState.RUNNING))
-        starving |= self.count(StreamState.HELD) > 0  # and who had begun goes before who waits
         free = self._turns.at_once(self._streams.values(), policy)
         for stream in self._turns.ranked(self._streams.values(), policy):
-            if stream.state is StreamState.WAITING and free:
+            if stream.state is StreamState.HELD:
+                starving = True  # whose turn is after its own doesn't overtake it
+            elif stream.state is StreamState.WAITING and free:
                 if not starving and self._may_begin(stream, worker, policy):
                     free -= self._begin(stream, worker)
             elif stream.state is StreamState.RUNNING:
