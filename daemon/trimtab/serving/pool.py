@@ -8,10 +8,12 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import Final
@@ -20,10 +22,10 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, Running, Source, kv_bytes
-from trimtab.serving.disk import FileSegment, KvDisk, Stored
+from trimtab.serving.disk import HANGS, FileSegment, KvDisk, Stored, patience_s
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
-from trimtab.serving.threads import undisturbed
+from trimtab.serving.threads import in_time, on_disk
 from trimtab.serving.write_budget import Claim
 
 GRANT_TOKENS: Final = 256
@@ -380,6 +382,8 @@ class Pool:
     async def offload(self, idle: Idle, at_s: float) -> str:
         """Move an idle conversation's KV to disk, unless its next turn comes before that is done.
 
+        A disk that hangs is left alone with it: the conversation stays in memory.
+
         Returns:
             Why it was not done, in words; empty if it was.
         """
@@ -387,27 +391,25 @@ class Pool:
         if disk is None:
             return "there is no disk for it"
         size_bytes = lease.segment.packed_bytes(lease.valid)
-        if reason := self.room_on_disk(size_bytes, at_s):
+        if reason := HANGS if disk.unanswered else self.room_on_disk(size_bytes, at_s):
             return reason
         try:
             source = lease.segment.again()  # its next turn may end, too, before that is done
         except ServingError as error:  # of which the disk is innocent
             return error.message
-        claim, stored = disk.claim(size_bytes, at_s), None
+        claim = disk.claim(size_bytes, at_s)
         idle.busy, idle.leaving = True, claim
-        try:
-            stored = await undisturbed(disk.write, claim, source, lease.valid, undo=Stored.close)
-        except ServingError as error:
-            disk.failed(error.message, at_s)
-            return error.message
-        finally:
-            source.close()
-            right = self._written(idle, claim, stored)
-        disk.worked()
-        if right:
-            lease.segment.cut(0)
-            self._keep(idle)  # what was kept had its KV in memory
-        return ""
+        writing = on_disk(disk.write, claim, source, lease.valid)
+        ended = partial(self._offloaded, disk, idle, claim, source)
+
+        def leave(writing: asyncio.Future[Stored]) -> None:
+            if idle.leaving is claim:
+                idle.leaving = None
+                self.let_go(idle)
+            disk.leave(writing, ended)
+
+        done = await in_time(writing, patience_s(size_bytes), leave)
+        return ended(writing) if done else HANGS
 
     def room_on_disk(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can.
@@ -437,7 +439,12 @@ class Pool:
             self._evict(idle)
 
     def to_seal(self) -> Idle | None:
-        """A conversation that ended on disk and has no checksum yet; None if there is none."""
+        """A conversation that ended on disk and has no checksum yet; None if there is none.
+
+        While the disk hangs over something else, that can wait.
+        """
+        if self.disk is None or self.disk.unanswered:
+            return None
         return next((idle for idle in self._idle if not idle.sealed and not idle.busy), None)
 
     async def seal(self, idle: Idle, at_s: float) -> str:
@@ -453,17 +460,12 @@ class Pool:
         disk, stored = self.disk, idle.stored
         assert disk is not None
         assert stored is not None
-        idle.busy, reason = True, ""
-        try:
-            stored.checksum = await undisturbed(disk.seal, stored, idle.lease.segment)
-        except ServingError as error:
-            reason = error.message
-            disk.failed(reason, at_s)
-        finally:
-            right = self.let_go(idle)
-        if right:
-            self._keep(idle)
-        return reason
+        idle.busy = True
+        sealing = on_disk(disk.seal, stored, idle.lease.segment)
+        ended = partial(self._sealed, disk, idle, stored, at_s)
+        leave = partial(disk.leave, ended=ended)
+        done = await in_time(sealing, patience_s(stored.size_bytes), leave)
+        return ended(sealing) if done else HANGS
 
     def doubt(self, segment: FileSegment) -> None:
         """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
@@ -583,6 +585,46 @@ class Pool:
             for idle in self._idle
             if not idle.in_use and (in_memory if idle.stored is None else on_disk)
         ]
+
+    def _offloaded(
+        self,
+        disk: KvDisk,
+        idle: Idle,
+        claim: Claim,
+        source: Segment,
+        writing: asyncio.Future[Stored],
+    ) -> str:
+        """A write of an idle conversation has ended; why it failed, in words, if it did."""
+        stored = None
+        try:
+            stored = writing.result()
+        except ServingError as error:
+            disk.failed(error.message, claim.at_s)
+            return error.message
+        finally:
+            source.close()
+            right = self._written(idle, claim, stored)
+        disk.worked()
+        if right:
+            idle.lease.segment.cut(0)
+            self._keep(idle)  # what was kept had its KV in memory
+        return ""
+
+    def _sealed(
+        self, disk: KvDisk, idle: Idle, stored: Stored, at_s: float, sealing: asyncio.Future[int]
+    ) -> str:
+        """`KvDisk.seal` has ended; why the disk can't keep it, in words, if it can't."""
+        reason = ""
+        try:
+            stored.checksum = sealing.result()
+        except ServingError as error:
+            reason = error.message
+            disk.failed(reason, at_s)
+        finally:
+            right = self.let_go(idle)
+        if right:
+            self._keep(idle)
+        return reason
 
     def _written(self, idle: Idle, claim: Claim, stored: Stored | None) -> bool:
         """A write has ended; whether the conversation is on disk now, and to be believed."""
