@@ -344,6 +344,25 @@ async def test_a_write_that_nobody_waits_for_any_more_gives_its_space_back(
     assert idle.memory_bytes == HELD
 
 
+async def test_what_is_copied_from_when_the_disk_has_taken_it_stays_in_memory(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, gate = conversation(pool), Gate(disk.write)
+    before = content(idle.lease)
+    monkeypatch.setattr(disk, "write", gate)
+    task = asyncio.ensure_future(pool.offload(idle, 1.0))
+    await gate.begun()
+    pool.read(idle)
+    gate.open()
+    await task
+    during = content(idle.lease)
+    pool.was_read(idle)
+
+    assert during == before
+    assert disk.stored_bytes == 0
+    assert pool.to_offload() is idle
+
+
 def on_disk() -> Policy:
     return policy(
         knobs=replace(policy().knobs, kv_placement=(KvPlacement.DISK,)),

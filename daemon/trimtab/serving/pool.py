@@ -403,9 +403,7 @@ class Pool:
         ended = partial(self._offloaded, disk, idle, claim, source)
 
         def leave(writing: asyncio.Future[Stored]) -> None:
-            if idle.leaving is claim:
-                idle.leaving = None
-                self.let_go(idle)
+            self._stay(idle, claim)
             disk.leave(writing, ended)
 
         done = await in_time(writing, patience_s(size_bytes), leave)
@@ -629,6 +627,8 @@ class Pool:
     def _written(self, idle: Idle, claim: Claim, stored: Stored | None) -> bool:
         """A write has ended; whether the conversation is on disk now, and to be believed."""
         assert self.disk is not None
+        if idle.lease.readers:  # somebody copies from it just now
+            self._stay(idle, claim)
         taken = idle.leaving is not claim
         if stored is not None and taken:
             stored.close()
@@ -638,6 +638,12 @@ class Pool:
             return False
         idle.leaving, idle.stored = None, stored
         return self.let_go(idle)
+
+    def _stay(self, idle: Idle, claim: Claim) -> None:
+        """A write is given up: its conversation stays in memory, unless it has gone on."""
+        if idle.leaving is claim:
+            idle.leaving = None
+            self.let_go(idle)
 
     @property
     def _disk_is_late(self) -> bool:
