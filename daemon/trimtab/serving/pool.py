@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import mmap
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,8 @@ from trimtab.serving.write_budget import Claim
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
 IDLE_MAX: Final = 64
+"""Idle conversations that are kept; what is over goes from the user who has the most."""
+
 TOO_LARGE: Final = "kv_pool_too_small"
 
 
@@ -186,8 +189,8 @@ class Pool:
         self._idle.append(idle)
         if idle.sealed:
             self._keep(idle)
-        while len(self._idle) > IDLE_MAX and (oldest := self._oldest(on_disk=True)) is not None:
-            self._evict(oldest)
+        while len(self._idle) > IDLE_MAX and (surplus := self._surplus()) is not None:
+            self._evict(surplus)
 
     def adopt(self, idle: Idle) -> None:
         """Take over a conversation that an earlier controller had kept.
@@ -569,6 +572,18 @@ class Pool:
     def _oldest(self, *, in_memory: bool = True, on_disk: bool = False) -> Idle | None:
         """The idle conversation there that was used longest ago; None if there is none."""
         return _used_first(self._movable(in_memory=in_memory, on_disk=on_disk))
+
+    def _surplus(self) -> Idle | None:
+        """The oldest idle conversation of the user who has the most: nobody pushes others' out.
+
+        None if all are in use.
+        """
+        count = Counter(idle.lease.user for idle in self._idle)
+        return min(
+            self._movable(on_disk=True),
+            key=lambda idle: (-count[idle.lease.user], idle.used_s),
+            default=None,
+        )
 
     def _open_to(self, user: int | None, *, everyone: bool) -> list[Idle]:
         """Conversations that a user may go on with; none that is wrong."""
