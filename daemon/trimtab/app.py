@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from apscheduler.executors.debug import DebugExecutor
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 STOP_MARGIN_S: Final = 15.0
 """What ending workers and connections may take on a slow board, beyond the drain."""
+
+STATE_S: Final = 2.0
+"""What writing the state down may take of that."""
 
 
 def run(config: Config) -> int:
@@ -135,21 +139,34 @@ async def _serve(config: Config, bound: Bound, notifier: Notifier) -> int:
     watching.cancel()
     if exporting is not None:
         exporting.cancel()
-    await last_point.written()
     await daemon.drain(config.api.drain_s)
     await api.stop(1.0)
     await daemon.stop()
-    if kept_writes is not None:
-        await kept_writes.close()
+    await _write_state(last_point, kept_writes, journal, log)
     if otlp is not None:
         await otlp.close()
     if hint is not None:
         hint.close()
     suite.close()
     scheduler.shutdown(wait=False)
-    journal.close()
     log.info("stopped")
+    # The end of the loop waits for the threads of its executor: for one that has none.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     return 0
+
+
+async def _write_state(
+    last_point: LastPoint, kept_writes: KeptWrites | None, journal: Journal, log: Any
+) -> None:
+    """Bring the state onto its disk, unless that hangs."""
+    try:
+        async with asyncio.timeout(STATE_S):
+            await last_point.written()
+            if kept_writes is not None:
+                await kept_writes.close()
+            await asyncio.to_thread(journal.close)
+    except TimeoutError:
+        log.warning("state_not_written", reason=f"its disk took longer than {STATE_S:.0f} s")
 
 
 def _settle_in(config: Config, log: Any) -> None:

@@ -239,3 +239,18 @@ def test_show_without_a_daemon_says_that_it_is_the_configured_policy(
     assert told.code == 0
     assert told.out.startswith("# No daemon runs: this is mine, the policy that the configuration")
     assert "name: mine" in told.out
+
+
+def test_check_against_a_model_warns_of_a_draft_that_is_too_large(
+    trimtab: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_MODELS", str(Path(__file__).parent.parent))
+    file = folder / "mine.yaml"
+    file.write_text(MINE + "knobs:\n  speculation: [off, 'draft:int4']\n")
+    told = trimtab("policy", "check", str(file), "--model", "tiny")
+    alone = trimtab("policy", "check", str(file))
+
+    assert told.code == 0
+    assert f"{file}:6:22: warning: knobs.speculation[1]: int4 never drafts: none of " in told.out
+    assert "Try: draft:fp32" in told.out
+    assert "1 policy, 0 errors, 0 warnings" in alone.out

@@ -38,7 +38,6 @@ from trimtab.serving.disk import (
 from trimtab.serving.pool import Pool
 from trimtab.serving.rest import FIRST_S, LONGEST_S
 from trimtab.serving.segments import Segment
-from trimtab.serving.threads import undisturbed
 from trimtab.serving.write_budget import Claim
 
 SHAPE = KvShape(layers=2, kv_heads=2, position_bytes=256)
@@ -266,15 +265,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def cancelled(task: asyncio.Task[Any], gate: Gate, times: int = 1) -> None:
-    """Cancel what waits for a disk, then let the disk go on."""
+async def cancelled(task: asyncio.Task[Any], gate: Gate, disk: KvDisk) -> None:
+    """Cancel what waits for a disk, and let the disk go on once nobody waits any more."""
     await gate.begun()
-    for _ in range(times):
-        task.cancel()
-        await asyncio.sleep(0.01)
-    gate.open()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    gate.open()
+    await until(lambda: not disk.unanswered)
 
 
 async def test_a_return_that_nobody_waits_for_any_more_takes_no_memory(
@@ -328,7 +326,7 @@ async def test_a_write_that_fails_when_nobody_waits_for_it_any_more_gives_its_sp
     gate = Gate(disk.write)
     monkeypatch.setattr(disk, "write", gate)
     with files_of_at_most(SIZE // 2):
-        await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
+        await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate, disk)
 
     assert disk.stored_bytes == 0
     assert idle.memory_bytes == HELD
@@ -340,18 +338,29 @@ async def test_a_write_that_nobody_waits_for_any_more_gives_its_space_back(
     idle = conversation(pool)
     gate = Gate(disk.write)
     monkeypatch.setattr(disk, "write", gate)
-    await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate)
+    await cancelled(asyncio.ensure_future(pool.offload(idle, 1.0)), gate, disk)
 
     assert disk.stored_bytes == 0
     assert idle.memory_bytes == HELD
 
 
-async def test_work_that_nobody_waits_for_any_more_is_undone_however_often_that_is_said() -> None:
-    gate, undone = Gate(lambda: "made"), []
-    task = asyncio.ensure_future(undisturbed(gate, undo=undone.append))
-    await cancelled(task, gate, times=2)
+async def test_what_is_copied_from_when_the_disk_has_taken_it_stays_in_memory(
+    pool: Pool, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, gate = conversation(pool), Gate(disk.write)
+    before = content(idle.lease)
+    monkeypatch.setattr(disk, "write", gate)
+    task = asyncio.ensure_future(pool.offload(idle, 1.0))
+    await gate.begun()
+    pool.read(idle)
+    gate.open()
+    await task
+    during = content(idle.lease)
+    pool.was_read(idle)
 
-    assert undone == ["made"]
+    assert during == before
+    assert disk.stored_bytes == 0
+    assert pool.to_offload() is idle
 
 
 def on_disk() -> Policy:

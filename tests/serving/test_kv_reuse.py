@@ -27,7 +27,7 @@ from trimtab.serving.keep import restore
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.requests import StreamHandle
 from trimtab.serving.segments import Segment
-from trimtab.serving.threads import undisturbed
+from trimtab.serving.threads import on_disk as in_thread
 from trimtab.workers.protocol import Failed, Finished, Progress, Start
 
 LONG = list(range(1, 300))
@@ -326,7 +326,7 @@ async def test_a_client_that_leaves_while_the_disk_hangs_waits_for_nothing(
 
 async def test_disks_that_hang_take_no_threads_from_others() -> None:
     gate = Gate(lambda: None)
-    hang = [asyncio.ensure_future(undisturbed(gate)) for _ in range(40)]
+    hang = [in_thread(gate) for _ in range(40)]
     await gate.begun()
     async with asyncio.timeout(1):
         others = await asyncio.to_thread(lambda: "done")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from typing import NoReturn
+
 import click
 
 from trimtab.cli.settings import loaded
@@ -49,4 +54,12 @@ def run(
     lean_daemon()
     from trimtab import app
 
-    app.run(settings.config)
+    _leave(app.run(settings.config))
+
+
+def _leave(status: int) -> NoReturn:
+    """End now: the interpreter would wait for its threads, and a disk that hangs keeps them."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status)

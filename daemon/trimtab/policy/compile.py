@@ -59,11 +59,13 @@ class DeviceVariants:
         names: Its variants, most precise first.
         quality_ratios: Their quality, where known.
         fingerprints: Of their KV caches, where known: variants with equal ones can share them.
+        weights_bytes: What their weights take in memory, where known.
     """
 
     names: tuple[str, ...]
     quality_ratios: AbstractMapping[str, float] = field(default_factory=dict)
     fingerprints: AbstractMapping[str, str] = field(default_factory=dict)
+    weights_bytes: AbstractMapping[str, int] = field(default_factory=dict)
 
 
 def device_variants(model: ModelSpec | None) -> DeviceVariants | None:
@@ -74,6 +76,7 @@ def device_variants(model: ModelSpec | None) -> DeviceVariants | None:
         tuple(one.name for one in model.variants),
         {one.name: one.quality for one in model.variants},
         {one.name: one.fingerprint for one in model.variants},
+        {one.name: one.weights_bytes for one in model.variants},
     )
 
 
@@ -102,6 +105,7 @@ def compile_document(
         device.names if device else None,
         device.quality_ratios if device else {},
         device.fingerprints if device else {},
+        device.weights_bytes if device else {},
     )
     return (None if report.failed else policy), report.problems
 

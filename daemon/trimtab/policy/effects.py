@@ -187,7 +187,27 @@ def _placements(
         return None
     names = frozenset((wanted,) if isinstance(wanted, str) else wanted.allow)
     _check_choice(report, path, names, knobs.kv_placement, "knobs.kv_placement")
-    return frozenset(KvPlacement(name) for name in names)
+    placements = frozenset(KvPlacement(name) for name in names)
+    _check_last_rung(report, path, placements, knobs)
+    return placements
+
+
+def _check_last_rung(
+    report: Report, path: PathParts, allowed: frozenset[KvPlacement], knobs: KnobBounds
+) -> None:
+    """A rule that has KV go to disk seldom means that everything is to be parked sooner.
+
+    One that leaves memory alone keeps KV off the disk, and means it.
+    """
+    last = KvPlacement.DISK_ALL
+    if last not in knobs.kv_placement or last in allowed or KvPlacement.DISK not in allowed:
+        return
+    message = (
+        f"this takes {last} away, which knobs.kv_placement has: where memory runs out while the "
+        "rule is in force, everything is parked"
+    )
+    kept = [str(place) for place in knobs.kv_placement if place in allowed or place is last]
+    report.warning(path, message, f"{{allow: [{', '.join(kept)}]}}")
 
 
 def _check_choice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence
 from itertools import combinations
+from math import inf
 from typing import Final
 
 from trimtab.domain.readings import Unit
@@ -47,6 +48,7 @@ def check_policy(
     device: Sequence[str] | None,
     quality_ratios: AbstractMapping[str, float],
     fingerprints: AbstractMapping[str, str],
+    weights_bytes: AbstractMapping[str, int],
 ) -> None:
     """Everything that is about the policy as a whole."""
     _check_corners(written, report)
@@ -58,6 +60,7 @@ def check_policy(
     if device is not None:
         remaining = _check_device(policy, report, device, quality_ratios)
         _check_drafts(policy, report, remaining, fingerprints)
+        _check_draft_sizes(policy, report, remaining, fingerprints, weights_bytes)
 
 
 def check_rule(rule: Rule, leave: Condition, path: PathParts, report: Report) -> None:
@@ -332,6 +335,30 @@ def _check_drafts(
         better = next((name for one, name in pairs if kinds[one] == kinds[name]), None)
         message = f"{draft} never drafts for {', '.join(others)}: their KV cache is of another kind"
         way_out = f"draft:{better} beside it" if better else _OWN_KIND
+        report.warning(("knobs", "speculation", index), message, way_out)
+
+
+def _check_draft_sizes(
+    policy: Policy,
+    report: Report,
+    remaining: Sequence[str],
+    kinds: AbstractMapping[str, str],
+    weights_bytes: AbstractMapping[str, int],
+) -> None:
+    """Whether each draft is smaller than any variant that it could draft for."""
+    for index, mode in enumerate(policy.knobs.speculation):
+        draft = mode.removeprefix("draft:")
+        own_bytes = weights_bytes.get(draft)
+        if draft == mode or own_bytes is None:
+            continue
+        could = [name for name in remaining if kinds.get(name) == kinds.get(draft)]
+        sizes = {name: weights_bytes.get(name, inf) for name in could}
+        if not sizes or max(sizes.values()) > own_bytes:
+            continue
+        least = min(could, key=lambda name: sizes[name])
+        shown = format_quantity(own_bytes, Unit.BYTES)
+        message = f"{draft} never drafts: none of {', '.join(could)} is larger than its {shown}"
+        way_out = f"draft:{least}" if sizes[least] < max(sizes.values()) else "ngram"
         report.warning(("knobs", "speculation", index), message, way_out)
 
 

@@ -243,7 +243,7 @@ class Daemon:
         return self.streams.busy() or self.gateway.rendering > 0
 
     async def stop(self) -> None:
-        """End the loop and all workers."""
+        """End the loop and all workers; what a disk is at work on is not waited for."""
         for task in (self._loop_task, self._offloading, self._writing):
             if task is not None:
                 task.cancel()

@@ -11,6 +11,7 @@ budget protects flash.
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import tempfile
@@ -18,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from trimtab.domain.kv import KvShape, Span
 from trimtab.errors import ServingError, StateError
@@ -27,10 +28,18 @@ from trimtab.serving.segments import Segment, punch
 from trimtab.serving.threads import close_on_disk
 from trimtab.serving.write_budget import Claim, WriteBudget
 
+T = TypeVar("T")
+
 CHUNK_BYTES: Final = 1024 * 1024
 UNWRITTEN_MOST_BYTES: Final = 8 * CHUNK_BYTES
 """So much of a conversation may be in our page cache on its way to disk: the kernel counts it as
 available, and it isn't until it is written."""
+HANGS: Final = (
+    "the disk hasn't taken within a minute what was to be written, and gets nothing else before it "
+    "has"
+)
+HANGS_AFTER_S: Final = 60.0
+_SLOWEST_BYTES_S: Final = 5 * 1024 * 1024
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 
@@ -179,7 +188,8 @@ class KvDisk:
         running: For running conversations, whose KV has to be computed again where the disk fails
             to write it: that others can be written says nothing for them.
         stored_bytes: What is taken of the quota.
-        late: Reads under way that nobody waits for any more.
+        late: Work under way that nobody waits for any more.
+        unanswered: Writes of that: no other is begun meanwhile.
     """
 
     def __init__(self, folder: Path, mounts: str) -> None:
@@ -201,6 +211,7 @@ class KvDisk:
         self.writes = WriteBudget()
         self.stored_bytes = 0
         self.late = 0
+        self.unanswered = 0
 
     def configure(self, quota_bytes: int, writes_per_day_bytes: int) -> None:
         """The policy's quota and daily write budget."""
@@ -263,6 +274,25 @@ class KvDisk:
     def try_again(self) -> None:
         """It is needed now, whether it has been left alone for long enough or not."""
         self._rest.end()
+
+    def leave(
+        self, writing: asyncio.Future[T], ended: Callable[[asyncio.Future[T]], object]
+    ) -> None:
+        """Nobody waits for a write any more.
+
+        Args:
+            writing: It goes on.
+            ended: Is given it once it has ended, if it ever does.
+        """
+        self.late += 1
+        self.unanswered += 1
+
+        def over(writing: asyncio.Future[T]) -> None:
+            self.late -= 1
+            self.unanswered -= 1
+            ended(writing)
+
+        writing.add_done_callback(over)
 
     def new_segment(self, claim: Claim, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
         """An empty segment with space for so many tokens, which have been claimed. Blocking.
@@ -390,6 +420,11 @@ class KvDisk:
             descriptor, name = tempfile.mkstemp(dir=self._folder)
             Path(name).unlink()
             return descriptor
+
+
+def patience_s(size_bytes: int) -> float:
+    """How long a disk that doesn't hang may take to write so much."""
+    return HANGS_AFTER_S + size_bytes / _SLOWEST_BYTES_S
 
 
 def write_back(descriptor: int) -> str:

@@ -8,10 +8,13 @@ death changes nothing here: KV stays charged until its segment is cut or closed.
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import Final
@@ -20,15 +23,17 @@ from trimtab.domain.kv import KvShape
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import ServingError, StateError
 from trimtab.serving.claims import Found, Idle, Keeps, Lease, Ledger, Running, Source, kv_bytes
-from trimtab.serving.disk import FileSegment, KvDisk, Stored
+from trimtab.serving.disk import HANGS, FileSegment, KvDisk, Stored, patience_s
 from trimtab.serving.reuse import cheapest
 from trimtab.serving.segments import Segment
-from trimtab.serving.threads import undisturbed
+from trimtab.serving.threads import in_time, on_disk
 from trimtab.serving.write_budget import Claim
 
 GRANT_TOKENS: Final = 256
 REUSE_MIN_TOKENS: Final = 16
 IDLE_MAX: Final = 64
+"""Idle conversations that are kept; what is over goes from the user who has the most."""
+
 TOO_LARGE: Final = "kv_pool_too_small"
 
 
@@ -184,8 +189,8 @@ class Pool:
         self._idle.append(idle)
         if idle.sealed:
             self._keep(idle)
-        while len(self._idle) > IDLE_MAX and (oldest := self._oldest(on_disk=True)) is not None:
-            self._evict(oldest)
+        while len(self._idle) > IDLE_MAX and (surplus := self._surplus()) is not None:
+            self._evict(surplus)
 
     def adopt(self, idle: Idle) -> None:
         """Take over a conversation that an earlier controller had kept.
@@ -380,6 +385,8 @@ class Pool:
     async def offload(self, idle: Idle, at_s: float) -> str:
         """Move an idle conversation's KV to disk, unless its next turn comes before that is done.
 
+        A disk that hangs is left alone with it: the conversation stays in memory.
+
         Returns:
             Why it was not done, in words; empty if it was.
         """
@@ -387,27 +394,23 @@ class Pool:
         if disk is None:
             return "there is no disk for it"
         size_bytes = lease.segment.packed_bytes(lease.valid)
-        if reason := self.room_on_disk(size_bytes, at_s):
+        if reason := HANGS if disk.unanswered else self.room_on_disk(size_bytes, at_s):
             return reason
         try:
             source = lease.segment.again()  # its next turn may end, too, before that is done
         except ServingError as error:  # of which the disk is innocent
             return error.message
-        claim, stored = disk.claim(size_bytes, at_s), None
+        claim = disk.claim(size_bytes, at_s)
         idle.busy, idle.leaving = True, claim
-        try:
-            stored = await undisturbed(disk.write, claim, source, lease.valid, undo=Stored.close)
-        except ServingError as error:
-            disk.failed(error.message, at_s)
-            return error.message
-        finally:
-            source.close()
-            right = self._written(idle, claim, stored)
-        disk.worked()
-        if right:
-            lease.segment.cut(0)
-            self._keep(idle)  # what was kept had its KV in memory
-        return ""
+        writing = on_disk(disk.write, claim, source, lease.valid)
+        ended = partial(self._offloaded, disk, idle, claim, source)
+
+        def leave(writing: asyncio.Future[Stored]) -> None:
+            self._stay(idle, claim)
+            disk.leave(writing, ended)
+
+        done = await in_time(writing, patience_s(size_bytes), leave)
+        return ended(writing) if done else HANGS
 
     def room_on_disk(self, size_bytes: int, at_s: float) -> str:
         """Why so much can't be written now, in words; empty if it can.
@@ -437,7 +440,12 @@ class Pool:
             self._evict(idle)
 
     def to_seal(self) -> Idle | None:
-        """A conversation that ended on disk and has no checksum yet; None if there is none."""
+        """A conversation that ended on disk and has no checksum yet; None if there is none.
+
+        While the disk hangs over something else, that can wait.
+        """
+        if self.disk is None or self.disk.unanswered:
+            return None
         return next((idle for idle in self._idle if not idle.sealed and not idle.busy), None)
 
     async def seal(self, idle: Idle, at_s: float) -> str:
@@ -453,17 +461,12 @@ class Pool:
         disk, stored = self.disk, idle.stored
         assert disk is not None
         assert stored is not None
-        idle.busy, reason = True, ""
-        try:
-            stored.checksum = await undisturbed(disk.seal, stored, idle.lease.segment)
-        except ServingError as error:
-            reason = error.message
-            disk.failed(reason, at_s)
-        finally:
-            right = self.let_go(idle)
-        if right:
-            self._keep(idle)
-        return reason
+        idle.busy = True
+        sealing = on_disk(disk.seal, stored, idle.lease.segment)
+        ended = partial(self._sealed, disk, idle, stored, at_s)
+        leave = partial(disk.leave, ended=ended)
+        done = await in_time(sealing, patience_s(stored.size_bytes), leave)
+        return ended(sealing) if done else HANGS
 
     def doubt(self, segment: FileSegment) -> None:
         """The disk has failed to write a segment: nobody goes on with what it leaves behind."""
@@ -570,6 +573,18 @@ class Pool:
         """The idle conversation there that was used longest ago; None if there is none."""
         return _used_first(self._movable(in_memory=in_memory, on_disk=on_disk))
 
+    def _surplus(self) -> Idle | None:
+        """The oldest idle conversation of the user who has the most: nobody pushes others' out.
+
+        None if all are in use.
+        """
+        count = Counter(idle.lease.user for idle in self._idle)
+        return min(
+            self._movable(on_disk=True),
+            key=lambda idle: (-count[idle.lease.user], idle.used_s),
+            default=None,
+        )
+
     def _open_to(self, user: int | None, *, everyone: bool) -> list[Idle]:
         """Conversations that a user may go on with; none that is wrong."""
         return [
@@ -584,9 +599,51 @@ class Pool:
             if not idle.in_use and (in_memory if idle.stored is None else on_disk)
         ]
 
+    def _offloaded(
+        self,
+        disk: KvDisk,
+        idle: Idle,
+        claim: Claim,
+        source: Segment,
+        writing: asyncio.Future[Stored],
+    ) -> str:
+        """A write of an idle conversation has ended; why it failed, in words, if it did."""
+        stored = None
+        try:
+            stored = writing.result()
+        except ServingError as error:
+            disk.failed(error.message, claim.at_s)
+            return error.message
+        finally:
+            source.close()
+            right = self._written(idle, claim, stored)
+        disk.worked()
+        if right:
+            idle.lease.segment.cut(0)
+            self._keep(idle)  # what was kept had its KV in memory
+        return ""
+
+    def _sealed(
+        self, disk: KvDisk, idle: Idle, stored: Stored, at_s: float, sealing: asyncio.Future[int]
+    ) -> str:
+        """`KvDisk.seal` has ended; why the disk can't keep it, in words, if it can't."""
+        reason = ""
+        try:
+            stored.checksum = sealing.result()
+        except ServingError as error:
+            reason = error.message
+            disk.failed(reason, at_s)
+        finally:
+            right = self.let_go(idle)
+        if right:
+            self._keep(idle)
+        return reason
+
     def _written(self, idle: Idle, claim: Claim, stored: Stored | None) -> bool:
         """A write has ended; whether the conversation is on disk now, and to be believed."""
         assert self.disk is not None
+        if idle.lease.readers:  # somebody copies from it just now
+            self._stay(idle, claim)
         taken = idle.leaving is not claim
         if stored is not None and taken:
             stored.close()
@@ -596,6 +653,12 @@ class Pool:
             return False
         idle.leaving, idle.stored = None, stored
         return self.let_go(idle)
+
+    def _stay(self, idle: Idle, claim: Claim) -> None:
+        """A write is given up: its conversation stays in memory, unless it has gone on."""
+        if idle.leaving is claim:
+            idle.leaving = None
+            self.let_go(idle)
 
     @property
     def _disk_is_late(self) -> bool:

@@ -15,11 +15,11 @@ from typing import Final
 from trimtab.domain.clock import Clock
 from trimtab.errors import ServingError, WorkerError
 from trimtab.serving.claims import Lease
-from trimtab.serving.disk import FileSegment, KvDisk, write_back
+from trimtab.serving.disk import HANGS, FileSegment, KvDisk, patience_s, write_back
 from trimtab.serving.pool import GRANT_TOKENS, Pool
 from trimtab.serving.stream import Stream, StreamState
 from trimtab.serving.streams import Streams
-from trimtab.serving.threads import in_time, on_disk, undisturbed
+from trimtab.serving.threads import in_time, on_disk
 
 MOVE_DEADLINE_S: Final = 10.0
 FILE_DEADLINE_S: Final = 10.0
@@ -150,32 +150,45 @@ class RunningKv:
 
     async def _sync_one(self, stream: Stream) -> str:
         """Write one's, if it hasn't ended or gone elsewhere while another one's was written."""
-        lease, segment = stream.lease, _file_of(stream)
+        lease, segment, disk = stream.lease, _file_of(stream), self._pool.disk
+        if disk is None or disk.unanswered:
+            return "" if disk is None else HANGS
         try:
             descriptor = segment.another_descriptor() if segment is not None else None
         except ServingError as error:
             return error.message
         if lease is None or segment is None or descriptor is None:
             return ""
-        if (again := lease.write()) and self._pool.disk is not None:
-            size_bytes = again * segment.shape.token_bytes
-            self._pool.disk.wear(size_bytes, self._clock.monotonic_s())
-        synced = partial(self._synced, stream, lease, segment)
-        failed: str = await undisturbed(write_back, descriptor, undo=synced)
-        synced(failed)
-        return failed
+        if again := lease.write():
+            disk.wear(again * segment.shape.token_bytes, self._clock.monotonic_s())
+        writing = on_disk(write_back, descriptor)
+        ended = partial(self._synced, disk, stream, lease, segment)
+        leave = partial(disk.leave, ended=ended)
+        done = await in_time(writing, patience_s(segment.predicted_bytes(lease.valid)), leave)
+        return ended(writing) if done else HANGS
 
-    def _synced(self, stream: Stream, lease: Lease, segment: FileSegment, failed: str) -> None:
-        """Writing has ended; also if nobody waits for it any more, since it is said only once."""
-        if not failed:
+    def _synced(
+        self,
+        disk: KvDisk,
+        stream: Stream,
+        lease: Lease,
+        segment: FileSegment,
+        writing: asyncio.Future[str],
+    ) -> str:
+        """Writing has ended; also if nobody waits for it any more, since it is said only once.
+
+        Returns:
+            Why it failed, in words; empty if it didn't.
+        """
+        if not (failed := writing.result()):
             lease.written = lease.writing
-            return
+            return ""
         self._pool.doubt(segment)
         self._streams.doubt(stream)
-        now, disk = self._clock.monotonic_s(), self._pool.disk
-        if disk is not None:
-            disk.failed(failed, now)
-            disk.running.failed(failed, now)
+        now = self._clock.monotonic_s()
+        disk.failed(failed, now)
+        disk.running.failed(failed, now)
+        return failed
 
     def _running(self, wanted: Callable[[Lease], bool]) -> list[Stream]:
         worker = self._streams.active

@@ -7,7 +7,6 @@ own, so that nobody else's is taken.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,31 +33,12 @@ def close_on_disk(descriptor: int) -> None:
     _CLOSING.submit(os.close, descriptor)
 
 
-async def undisturbed(
-    work: Callable[..., T], *args: Any, undo: Callable[[T], None] | None = None
-) -> T:
-    """Do work on a disk; a cancellation waits for its end.
-
-    Descriptors that the thread uses are never closed under it. What it made and nobody waits for
-    any more is undone.
-    """
-    running = on_disk(work, *args)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):  # we know, and are about to say so
-                await asyncio.wait([running])
-        failed = running.exception() is not None
-        if undo is not None and not failed:
-            undo(running.result())
-        raise
-
-
 async def in_time(
     running: asyncio.Future[T], patience_s: float, leave: Callable[[asyncio.Future[T]], None]
 ) -> bool:
-    """Wait for work in a thread, but not for ever.
+    """Wait for work in a thread, but not for ever; a cancellation doesn't wait at all.
+
+    Descriptors that the thread uses are to stay open until it has ended.
 
     Args:
         running: The work.
