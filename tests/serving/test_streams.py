@@ -612,6 +612,25 @@ async def test_memory_that_is_short_makes_the_youngest_wait(tiny: ModelSpec) -> 
     assert held == scene.pool.ledger().leased == 0  # nobody wrote to them
 
 
+async def test_who_has_not_begun_gives_way_first(tiny: ModelSpec) -> None:
+    one_by_one = replace(policy().admission, conversations=1)
+    scene = Scene(tiny, replace(carrying(), admission=one_by_one))
+    worker = scene.serving(0, "kv")
+    said = list(range(1, 300))
+    worker.renders = [said, [7, 8, 9], [*said, 5, 6]]
+    await ended(scene, worker, 299)
+    running, waiting = await scene.ask(), await scene.ask()
+    scene.streams.said(worker, Progress(running.id, 3, 3))
+    could = scene.streams.could_give_way()
+    chosen = scene.streams.give_way(1)
+    scene.streams.said(worker, Finished(running.id, "stop"))
+
+    assert [one.id for one in could] == [one.id for one in chosen] == [waiting.id]
+    assert [(start.stream, start.valid) for start in worker.of(Start)][2:] == [(waiting.id, 0)]
+    assert scene.streams.gave_way == 0
+    assert worker.of(Detach) == []
+
+
 async def test_what_is_held_gives_its_kv_back_at_once(tiny: ModelSpec) -> None:
     scene = Scene(tiny, carrying())
     worker = scene.serving(0, "kv")

@@ -242,12 +242,13 @@ class Streams:
         """
         running, held = self._in_state(StreamState.RUNNING), self._in_state(StreamState.HELD)
         eldest = next((one for one in (*running, *held) if one.lease is not None), None)
-        return [one for one in (*held, *running) if one is not eldest and one.kv_bytes]
+        return [one for one in self._streams.values() if one is not eldest and one.kv_bytes]
 
     def give_way(self, wanted_bytes: int) -> list[Stream]:
         """The youngest wait, and their KV makes room; it is computed again once there is some.
 
-        While none runs the eldest is among them, if the others don't have as much.
+        Before them those that haven't begun give up what they would begin with. While none runs
+        the eldest is among them, if the others don't have as much.
 
         Args:
             wanted_bytes: How much of it at least, if there is as much.
@@ -256,9 +257,11 @@ class Streams:
             Those that do; a worker hands them back at the next token boundary.
         """
         chosen: list[Stream] = []
-        running = self.count(StreamState.RUNNING)
-        could = self.could_give_way() if running else self._in_state(StreamState.HELD)
-        for stream in sorted(could, key=lambda one: one.id, reverse=True):
+        could = self.could_give_way()
+        if not self.count(StreamState.RUNNING):
+            could = list(self._streams.values())
+        could.sort(key=lambda one: (one.state is StreamState.WAITING, one.id), reverse=True)
+        for stream in could:
             if wanted_bytes > 0 and stream.kv_bytes:
                 wanted_bytes -= stream.kv_bytes
                 chosen.append(stream)
@@ -373,6 +376,9 @@ class Streams:
 
     def _give_way(self, stream: Stream) -> None:
         """It waits for room, without its KV as soon as no worker has it any more."""
+        if stream.state is StreamState.WAITING:
+            self._carrier.set_aside(stream)
+            return
         if stream.waits_for_room and stream.worker is not None:
             return  # it is about to
         stream.waits_for_room = True
