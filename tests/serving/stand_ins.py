@@ -8,6 +8,7 @@ from trimtab.domain.models import VariantSpec
 from trimtab.errors import WorkerError
 from trimtab.serving.stream import Stream
 from trimtab.workers.protocol import Ready, ToWorker, encode
+from trimtab.workers.worker import WorkerState
 
 
 class FakeClock:
@@ -40,6 +41,7 @@ class FakeWorker:
         self.sent: list[ToWorker] = []
         self.descriptors: list[int] = []
         self.alive = True
+        self.state = WorkerState.READY
         self.hangs = False
         self.tokens = 0
         self.renders: list[Exception | list[int]] = []
@@ -53,6 +55,8 @@ class FakeWorker:
 
     async def render(self, **_: Any) -> list[int]:
         answer = self.renders.pop(0) if self.renders else [1, 2, 3]
+        if isinstance(answer, WorkerError):
+            self.state = WorkerState.FAILED
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -1076,6 +1076,24 @@ async def test_a_worker_that_is_silent_about_what_stays_fails_no_request(scene: 
     assert stream.view.keep == SINKS
 
 
+async def test_a_request_waits_for_the_next_worker_while_those_there_are_sent_away(
+    scene: Scene,
+) -> None:
+    worker = scene.serving()
+    gone = FakeWorker.render
+    left = iter(range(RENDER_ATTEMPTS + 2))
+
+    async def render(**told: Any) -> list[int]:
+        if next(left, None) is not None:
+            raise WorkerError("the worker is gone")  # it is retired; nobody died
+        return await gone(worker, **told)
+
+    worker.render = render
+    stream = await scene.ask()
+
+    assert stream.prompt_tokens == 3
+
+
 async def test_a_prompt_that_kills_every_worker_is_given_up(scene: Scene) -> None:
     worker = scene.serving()
     worker.renders = [WorkerError("gone")] * (RENDER_ATTEMPTS + 2)

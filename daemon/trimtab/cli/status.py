@@ -163,6 +163,8 @@ def _counts(now: dict[str, Any]) -> str:
     told += f", {counted(now['switches_total'], 'switch', 'switches')}"
     if now["shed_total"]:
         told += f", {now['shed_total']} refused by the schedule"
+    if now["gave_way_total"]:
+        told += f", {now['gave_way_total']} waited for room"
     if now["restarts_total"]:
         told += f", {now['restarts_total']} worker restarts"
     return told

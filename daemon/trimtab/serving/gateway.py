@@ -22,9 +22,10 @@ from trimtab.serving.requests import GenerationRequest
 from trimtab.serving.stream import Stream
 from trimtab.serving.streams import Streams
 from trimtab.workers.protocol import Guide
-from trimtab.workers.worker import Worker
+from trimtab.workers.worker import Worker, WorkerState
 
 RENDER_ATTEMPTS: Final = 3
+GONE_POLL_S: Final = 0.01
 POOL_HINT: Final = "The policy's kv.pool has no room for more; a larger one would."
 NO_MODEL_HINT: Final = "`trimtab models build smollm2-135m` makes one."
 
@@ -215,7 +216,7 @@ class Gateway:
                 self._request_waits()
             left_s = deadline_s - self._clock.monotonic_s()
             worker = await self._streams.wait_for_worker(max(0.0, left_s))
-            if worker is None:
+            if worker is None or left_s <= 0:
                 reason = self.why_not_loaded or "no variant could be loaded"
                 raise ServingError(
                     f"nothing is loaded and {reason} within {max_wait_s:.0f} s",
@@ -232,6 +233,9 @@ class Gateway:
                     retry_after_s=max_wait_s,
                 ) from error
             except WorkerError as error:
+                if worker.state is not WorkerState.FAILED:  # it was sent away, or is about to be
+                    await self._clock.sleep(GONE_POLL_S)
+                    continue
                 attempts += 1  # it died over it; the next one may do
                 if attempts >= RENDER_ATTEMPTS:
                     raise ServingError(
