@@ -141,6 +141,12 @@ def test_starts_parks_and_holds_have_their_own_words() -> None:
     )
     assert "Parked int8, nothing is loaded:" in told(direction=Direction.PARK, target=parked)
     assert "Kept int8, 4096 tokens:" in told(direction=Direction.HOLD, target=INT8)
+    assert "Had the youngest conversations wait and kept int8, 4096 tokens:" in told(
+        direction=Direction.GIVE_WAY, target=INT8
+    )
+    assert "wait and kept parked" in told(
+        direction=Direction.GIVE_WAY, source=parked, target=parked
+    )
 
 
 @pytest.mark.parametrize("record", [{}, {"id": "x"}, {"id": 1, "direction": "sideways"}])
