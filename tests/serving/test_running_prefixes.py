@@ -30,6 +30,7 @@ from trimtab.serving.prefixes import BESIDE_OTHERS, MORE_TOKENS
 from trimtab.serving.requests import StreamHandle
 from trimtab.serving.segments import Segment
 from trimtab.serving.stream import StreamState
+from trimtab.serving.streams import COMING_MAX_S
 from trimtab.workers.protocol import (
     Cancel,
     Detached,
@@ -632,6 +633,145 @@ async def test_nobody_starves_for_what_a_copy_holds(
     assert alive
     assert ward.of(running).lease.granted == 3 * GRANT_TOKENS
     assert not ward.of(stream).done
+    ward.pool.close()
+
+
+# ---------------------------------------------------------------- what turns out to be wrong
+
+
+async def test_a_copy_of_kv_that_is_then_found_wrong_is_not_begun_with(ward: Ward) -> None:
+    source = await ward.begin(turn(1))
+    ward.reads(source, 204)
+    ward.admits(conversations=1)
+    copy = await ward.begin(turn(2))
+    copied = ward.of(copy).lease.valid
+    ward.streams.said(ward.serves, Failed(source.id, "engine_failed", "NaN"))
+    begun = await ward.begins(copy)
+
+    assert (copied, begun) == (len(SYSTEM), 0)
+
+
+async def test_a_copy_that_goes_on_when_its_source_is_found_wrong_leaves_nothing_behind(
+    ward: Ward,
+) -> None:
+    source = await ward.begin(turn(1))
+    ward.reads(source, 204)
+    copy = await ward.begin(turn(2))
+    assert await ward.begins(copy) == len(SYSTEM)
+    ward.reads(copy, 204)
+    ward.streams.said(ward.serves, Failed(source.id, "engine_failed", "NaN"))
+    third = await ward.begin(turn(3))
+    ward.streams.said(ward.serves, Finished(copy.id, "stop"))
+
+    assert await ward.begins(third) == 0
+    assert ward.pool.ledger().idle_count == 0
+
+
+@pytest.mark.parametrize("which", ["source", "copy"])
+async def test_what_is_found_wrong_is_so_in_the_segment_that_it_has_moved_to(
+    ward: Ward, slow: Threads, which: str
+) -> None:
+    source = await ward.begin(turn(1))
+    ward.reads(source, 204)
+    asks = await ward.held_up(slow, turn(2))
+    moved = ward.of(source)
+    moved.moving = ward.pool.second(moved.lease, 260)
+    ward.streams.said(ward.serves, Moved(source.id, 0, 204))
+    if which == "source":
+        ward.streams.said(ward.serves, Failed(source.id, "engine_failed", "NaN"))
+    slow.go_on()
+    copy = await asks
+    if which == "copy":
+        ward.streams.said(ward.serves, Failed(copy.id, "engine_failed", "NaN"))
+        copy = await ward.begin(turn(3))
+
+    assert await ward.begins(copy) == 0
+
+
+async def test_without_a_thread_to_copy_a_prompt_is_computed_and_nothing_leaks(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = await ward.left([*SYSTEM, *range(1000, 1200)])
+
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "run_in_executor", none)
+        stream = await ward.begin(turn(1))
+
+    assert await ward.begins(stream) == 0
+    assert idle.lease.readers == 0
+    assert len(ward.pool._leases) == 1
+
+
+# ---------------------------------------------------------------- patience
+
+
+async def test_what_is_there_when_patience_is_over_is_taken(ward: Ward) -> None:
+    reading = await ward.begin(turn(1))
+    stream = await ward.begin(turn(2))
+    ward.reads(reading, 190)
+    ward.clock.now += 600
+    ward.streams.expire()
+
+    assert await ward.begins(stream) == 190
+
+
+async def test_one_that_waited_for_a_prefix_and_lost_its_place_has_all_its_time_left(
+    ward: Ward,
+) -> None:
+    ward.admits(conversations=2, max_wait_s=10.0)
+    reading = await ward.begin(turn(1))
+    stream = await ward.begin(turn(2))
+    await ward.begin(list(range(400, 480)))  # takes the place meanwhile
+    ward.reads(reading, 204)
+    patience_s = ward.of(stream).patience.until_s - ward.clock.now
+    ward.clock.now += patience_s + 9
+    ward.streams.expire()
+    waits = not ward.of(stream).done
+    ward.clock.now += 2
+    ward.streams.expire()
+
+    assert patience_s > 0
+    assert waits
+    assert stream.id not in ward.streams._streams
+
+
+async def test_who_is_held_waits_for_no_disk_that_hangs(
+    tiny: ModelSpec, disk: KvDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, write = threading.Event(), KvDisk.write
+
+    def hanging(*told: Any) -> Any:
+        go_on.wait(20)
+        return write(*told)
+
+    monkeypatch.setattr(KvDisk, "write", hanging)
+    ward = Ward(tiny, disk)
+    small = await ward.left(list(range(600, 620)))
+    held = await ward.begin(turn(1))
+    ward.reads(held, 204)
+    ward.streams.said(ward.serves, Tokens(held.id, 0, [5], "x"))
+    ward.admits(conversations=1)
+    await ward.begin(turn(2))  # has what it begins with, and waits
+    offloading = asyncio.ensure_future(ward.pool.offload(small, ward.clock.now))
+    await until(lambda: small.busy)
+    base = ward.streams._policy
+    assert base is not None
+    ward.configure(replace(base, kv=replace(base.kv, pool_bytes=400 * BYTES_PER_TOKEN)))
+    ward.streams._give_way(ward.of(held))
+    ward.streams.said(ward.serves, Detached(held.id, 1))
+    early = ward.of(held).state
+    for _ in range(2):
+        ward.streams.expire()
+        ward.clock.now += COMING_MAX_S
+    ward.streams.expire()
+    late = ward.of(held).state
+    go_on.set()
+    await offloading
+
+    assert (early, late) == (StreamState.HELD, StreamState.RUNNING)
     ward.pool.close()
 
 

@@ -117,7 +117,8 @@ class WorkerLost:
     Attributes:
         variant: What it had loaded.
         reason: For people.
-        tokens: How many it had produced; one that produced none is not worth many more tries.
+        tokens: How many it had decoded; one that had none is not worth many more tries. Those that
+            come of reading a prompt, or an answer again, aren't among them, unless it was the last.
     """
 
     at_s: float

@@ -78,6 +78,9 @@ class Carrier:
             return
         variant = worker.variant
         lease = stream.lease
+        if lease is not None and lease.refused:  # what it is a copy of has turned out to be wrong
+            self._drop(stream)
+            lease = None
         if lease is not None and lease.fingerprint != variant.fingerprint:
             self._drop(stream)
             lease = None
@@ -87,6 +90,7 @@ class Carrier:
             self._begin_anew(stream)
             lease.rewind(0)
             lease.writers = ()
+            lease.all_anew()
         else:
             lease.rewind(stream.view.cached(len(stream.tokens)) - 1)  # its last token is computed
         assert stream.lease is not None

@@ -17,6 +17,17 @@ TAIL_TOKENS: Final = 64
 """An idle conversation with more than this beyond the shared prefix is copied, not taken over."""
 
 
+MOST_DOUBTS: Final = 16
+"""What has served so many others one after the other isn't asked any more."""
+
+
+@dataclass(slots=True)
+class Doubt:
+    """Whether KV has turned out to be wrong: one for all segments that it goes through."""
+
+    raised: bool = False
+
+
 @dataclass(slots=True)
 class Lease:
     """A stream's claim on the pool.
@@ -30,13 +41,14 @@ class Lease:
         writers: Names of the variants that computed it, or may have.
         said: Keys of what was said in it (`serving.said`), once its stream has ended.
         filling: True while a thread writes into the segment: it can't be closed.
+        late: True if nobody waits for that any more.
         written: Tokens of a segment on disk that the disk has taken.
         writing: Tokens that it will have taken once it has written what it is about to.
         again: Tokens that were given to it, and are computed and written anew.
         readers: Threads that copy from its segment: what is valid there stays where it is.
         rewound: How often something that was valid ceased to be: what was copied meanwhile may
             be anything.
-        refused: True if its KV may be wrong: it serves nobody else.
+        doubts: Its own, and those of what it began with: whether that has turned out to be wrong.
     """
 
     segment: Segment
@@ -47,12 +59,30 @@ class Lease:
     writers: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     filling: bool = False
+    late: bool = False
     written: int = 0
     writing: int = 0
     again: int = 0
     readers: int = 0
     rewound: int = 0
-    refused: bool = False
+    doubts: tuple[Doubt, ...] = field(default_factory=lambda: (Doubt(),))
+
+    @property
+    def refused(self) -> bool:
+        """True if its KV may be wrong: it serves nobody else."""
+        return any(doubt.raised for doubt in self.doubts)
+
+    def distrust(self) -> None:
+        """Its KV may be wrong, wherever it goes, and so may be what was copied from it."""
+        self.doubts[0].raised = True
+
+    def stems_from(self, other: Lease) -> None:
+        """Its KV is a copy of another's: what is found out about that holds for it, too."""
+        self.doubts = (Doubt(), *other.doubts)[:MOST_DOUBTS]
+
+    def all_anew(self) -> None:
+        """Nothing of its KV is of old, nor of anybody else."""
+        self.doubts = (Doubt(),)
 
     @property
     def unwritten_bytes(self) -> int:

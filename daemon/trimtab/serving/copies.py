@@ -145,7 +145,7 @@ class Copies:
             return None
         try:
             return Copying(found, lease, self._fill(found, lease), rewound)
-        except ServingError:  # there is no descriptor left
+        except (ServingError, RuntimeError):  # there is no descriptor left, or no thread
             self._pool.was_read(source)
             self._pool.drop(lease)
             return None
@@ -163,14 +163,18 @@ class Copies:
 
         Raises:
             ServingError: There is no descriptor for it.
+            RuntimeError: There is no thread for it.
         """
         source, disk, target = found.source, self._pool.disk, lease.segment
         stored = source.stored if isinstance(source, Idle) else None
         if disk is None or stored is None:
             again = source.lease.segment.again()  # a stream may end, or be moved, meanwhile
-            work = asyncio.get_running_loop().run_in_executor(
-                None, _copied, again, target, found.positions
-            )
+            loop = asyncio.get_running_loop()
+            try:
+                work = loop.run_in_executor(None, _copied, again, target, found.positions)
+            except RuntimeError:
+                again.close()
+                raise
         else:
             work = on_disk(disk.read, stored, target, found.positions)
         lease.filling = True
@@ -193,8 +197,8 @@ class Copies:
             whole = copying.filling.result()
         except ServingError:
             whole = False
-        if isinstance(source, Idle) and source.stored is not None:
-            source.lease.refused |= not whole
+        if isinstance(source, Idle) and source.stored is not None and not whole:
+            source.lease.distrust()
         stood = copying.source_stood
         self._pool.was_read(source)
         return whole and stood
@@ -204,6 +208,7 @@ class Copies:
         source = copying.found.source
         stored = isinstance(source, Idle) and source.stored is not None
         disk = self._pool.disk if stored else None
+        copying.lease.late = True
         if disk is not None:
             disk.late += 1
 

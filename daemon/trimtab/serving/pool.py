@@ -102,7 +102,7 @@ class Pool:
         """
         segment = lease.segment
         other = self.open(segment.shape, segment.capacity, lease.fingerprint, lease.user, tokens)
-        other.writers = lease.writers
+        other.writers, other.doubts = lease.writers, lease.doubts
         return other
 
     def lend(self, segment: Segment, like: Lease) -> Lease:
@@ -118,6 +118,7 @@ class Pool:
             like.user,
             granted=segment.most_tokens,
             writers=like.writers,
+            doubts=like.doubts,
         )
         self._leases.append(lease)
         return lease
@@ -287,7 +288,10 @@ class Pool:
 
     def reuse(self, found: Found, lease: Lease) -> Lease:
         """A claim begins with the positions that were found: they are in its segment."""
-        lease.valid, lease.writers = found.positions, found.source.lease.writers
+        source = found.source.lease
+        lease.valid, lease.writers = found.positions, source.writers
+        if lease is not source:
+            lease.stems_from(source)
         self._reused_tokens += found.positions
         return lease
 
@@ -330,14 +334,17 @@ class Pool:
 
         What is just being copied of it isn't believed either.
         """
-        lease.refused = True
+        lease.distrust()
         for idle in [idle for idle in self._idle if idle.lease is lease]:
             self._give_up(idle)
 
     @property
     def copying(self) -> bool:
-        """True while KV is written, read or copied: until that is done it can't make way."""
-        filling = any(lease.filling for lease in self._leases)
+        """True while KV is written, read or copied: until that is done it can't make way.
+
+        What nobody waits for any more, since a disk hangs over it, isn't counted on.
+        """
+        filling = any(lease.filling and not lease.late for lease in self._leases)
         return filling or any(idle.in_use for idle in self._idle)
 
     # ------------------------------------------------------------ relief

@@ -18,7 +18,7 @@ from typing import Final
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import VariantSpec
 from trimtab.serving.claims import Found, Idle, Lease, Running
-from trimtab.serving.copies import Copies, worth_waiting_s
+from trimtab.serving.copies import LEAST_WAIT_S, Copies, worth_waiting_s
 from trimtab.serving.pool import Pool
 from trimtab.serving.reuse import once_read
 from trimtab.serving.stream import Patience, Stream, StreamState
@@ -101,23 +101,30 @@ class Prefixes:
             others: All streams.
         """
         terms, patience = self._terms(worker), stream.patience
-        if patience is not None and self._clock.monotonic_s() >= patience.until_s:
-            patience.copying = patience.behind = None
+        over = patience is not None and self._clock.monotonic_s() >= patience.until_s
+        if terms is None:
             return False
-        if terms is None or (patience is not None and patience.copying is not None):
-            return terms is not None
+        if patience is not None and patience.copying is not None:
+            if over:
+                patience.end()
+            return not over
+        if patience is not None and patience.last:
+            return False
         others = [one for one in others if one is not stream]
         found = self._find(stream, terms, others, stored=False)
         left = stream.positions - (stream.lease.valid if stream.lease is not None else 0)
         least = left if found is None else min(left, _left(stream, found))
-        coming = self._coming(stream, terms, worker, others, least)
+        coming = None if over else self._coming(stream, terms, worker, others, least)
         if coming is not None:
             patience = self._patience(stream, terms, coming[1])
             patience.behind, patience.positions = coming
             return True
         if found is None or _left(stream, found) > left - MORE_TOKENS:
             return False
-        return self._fetch(stream, found, self._patience(stream, terms, found.positions))
+        patience = self._patience(stream, terms, found.positions)
+        if over:  # what is there now is taken, and is the last
+            patience.until_s, patience.last = self._clock.monotonic_s() + LEAST_WAIT_S, True
+        return self._fetch(stream, found, patience)
 
     def reached(self, stream: Stream, waiting: Iterable[Stream]) -> bool:
         """Whether a stream has read as much as any that waits for it needs."""

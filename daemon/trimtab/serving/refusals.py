@@ -10,10 +10,11 @@ from trimtab.serving.stream import Stream, StreamState
 
 def overdue(stream: Stream, policy: Policy, at_s: float) -> ServingError | None:
     """Why a stream has waited or been held too long; None if it hasn't."""
-    age_s = at_s - stream.since_s
+    patience = stream.patience
+    since_s = stream.since_s if patience is None else max(stream.since_s, patience.until_s)
+    age_s = at_s - since_s
     max_wait_s, hold_max_s = policy.admission.max_wait_s, policy.handover.hold_max_s
-    its_turn = stream.patience is not None and at_s < stream.patience.until_s
-    if stream.state is StreamState.WAITING and age_s > max_wait_s and not its_turn:
+    if stream.state is StreamState.WAITING and age_s > max_wait_s:
         return ServingError(
             f"the request waited {max_wait_s:.0f} s and its turn did not come",
             code="wait_exceeded",

@@ -150,7 +150,6 @@ class Room:
             self._count(stream, view)
         target.valid = stream.spent.cached = message.valid
         if stream.lease is not None:
-            target.refused = stream.lease.refused
             self._pool.drop(stream.lease)
         stream.lease, stream.moving, stream.view = target, None, view
         return ""

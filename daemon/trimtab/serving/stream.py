@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 
 from trimtab.domain.view import WHOLE, View
 from trimtab.errors import TrimtabError
@@ -56,16 +55,18 @@ class Patience:
         behind: Who is reading what it shares with it; None if nobody is.
         positions: How much of that it waits for.
         copying: The claim into which a thread copies for it; None if none does.
+        last: True once it takes no further copy.
     """
 
     until_s: float
     behind: Stream | None = None
     positions: int = 0
     copying: Lease | None = None
+    last: bool = False
 
     def end(self) -> None:
         """It waits no longer."""
-        self.until_s, self.behind, self.copying = -inf, None, None
+        self.behind, self.copying, self.last = None, None, True
 
 
 class StreamState(StrEnum):

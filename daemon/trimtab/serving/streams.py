@@ -46,6 +46,9 @@ from trimtab.workers.worker import Worker
 AboutStream: TypeAlias = (
     Tokens | Finished | Failed | Detached | Progress | Grow | Full | Moved | Stayed
 )
+COMING_MAX_S: Final = 10.0
+"""So long those that are held wait for what is about to make way, and not for a disk that hangs."""
+
 STARVED_MAX_S: Final = 30.0
 """A disk that hangs gives nothing back: then a stream gives way after all."""
 
@@ -77,6 +80,7 @@ class Streams:
         self._streams: dict[int, Stream] = {}
         self._closing: dict[int, tuple[Stream, Worker]] = {}
         self._starved_s: float | None = None  # since when no stream can go on for want of room
+        self._coming_s: float | None = None  # since when some KV is about to make way
         self._active: Worker | None = None
         self._broken: set[Worker] = set()  # they have broken the protocol, and aren't gone yet
         self._policy: Policy | None = None
@@ -188,6 +192,7 @@ class Streams:
         """End what has waited or been held too long; called on each tick."""
         if self._policy is None:
             return
+        self._notice_waiting()
         self._feed_starved()
         self._feed_held()
         self._pump()  # room may have come from somewhere that tells nobody
@@ -278,7 +283,7 @@ class Streams:
             return
         stream.doubtful = True
         if stream.lease is not None:
-            stream.lease.refused = True
+            stream.lease.distrust()
         if stream.worker is not None:
             self._detach(stream, stream.worker)
 
@@ -363,6 +368,7 @@ class Streams:
                 if problem := self.room.said(stream, worker, message):
                     self._break_off(worker, problem)
             case Finished():
+                worker.tokens += 1
                 stream.computed(EngineTimes(message.prefill_s, message.decode_s))
                 stream.finish(FinishReason(message.reason), message.text, now)
                 self._forget(stream)
@@ -415,7 +421,7 @@ class Streams:
             self._break_off(worker, problem)
             return
         suspected = is_suspect(stream)
-        worker.tokens += len(message.tokens)
+        worker.tokens += 0 if stream.reading else len(message.tokens)
         stream.take_tokens(message, at_s)
         self._observer.produced(stream, len(message.tokens), at_s)
         if suspected and not is_suspect(stream):
@@ -478,7 +484,7 @@ class Streams:
 
     def _feed_held(self) -> None:
         """While none runs, those that haven't begun give up what they would begin with."""
-        if self._active is None or self.count(StreamState.RUNNING) or self._carrier.on_its_way:
+        if self._active is None or self.count(StreamState.RUNNING) or self._room_is_coming:
             return
         if self.count(StreamState.HELD):
             while self._carrier.let_go(self._in_state(StreamState.WAITING)):
@@ -592,4 +598,18 @@ class Streams:
         """Whether somebody else holds some of the KV pool's room, and will give it back."""
         others = (one for one in self._streams.values() if one is not stream)
         holding = any(one.lease is not None or one.worker is not None for one in others)
-        return holding or bool(self._closing) or self._carrier.on_its_way
+        return holding or bool(self._closing) or self._room_is_coming
+
+    def _notice_waiting(self) -> None:
+        """Since when KV that soon can make way hasn't."""
+        if not self._carrier.on_its_way:
+            self._coming_s = None
+        elif self._coming_s is None:
+            self._coming_s = self._clock.monotonic_s()
+
+    @property
+    def _room_is_coming(self) -> bool:
+        """Whether KV that can't make way now soon can; a disk that hangs may take it for ever."""
+        since_s = self._coming_s
+        late = since_s is not None and self._clock.monotonic_s() - since_s >= COMING_MAX_S
+        return self._carrier.on_its_way and not late

@@ -151,7 +151,7 @@ class Worker:
         self.draft = launch.draft
         self.draft_lost = ""
         self.speculation: tuple[str, ...] = ()
-        self.tokens = 0  # that it has produced and we have
+        self.tokens = 0  # that it has decoded and we have; those that come of reading don't count
         self.heard_s = clock.monotonic_s()
         self.busy_s: float | None = None  # since when it has work; kept by the supervisor
         self._clock = clock
