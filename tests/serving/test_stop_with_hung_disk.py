@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,8 @@ def states(pid: int) -> dict[int, str]:
     """How each of a process's threads is: ``D`` sleeps over a disk, ``Z`` has ended."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found[int(task.name)] = (task / "stat").read_text().rpartition(")")[2].split()[0]
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+            found[int(task.name)] = (task / "stat").read_text().rpartition(")")[2].split()[0]
     return found
 
 
