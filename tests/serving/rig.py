@@ -167,6 +167,20 @@ class Rig:
         return answer
 
 
+def beside_worker(rig: Rig, kv_bytes: float, worker_bytes: int = 512 * MIB) -> float:
+    """Memory that is available where a worker fits, and so much KV of running streams beside it.
+
+    Args:
+        rig: Whose streams they are.
+        kv_bytes: How much of their KV fits before the headroom is touched.
+        worker_bytes: What is free while no worker is there.
+    """
+    limit = rig.daemon.controller.policy.memory
+    assert limit is not None
+    of_worker = 0 if rig.daemon.streams.active is not None else worker_bytes
+    return limit.headroom_bytes + of_worker + kv_bytes - rig.daemon.pool.ledger().leased
+
+
 @asynccontextmanager
 async def running(
     model: ModelSpec,

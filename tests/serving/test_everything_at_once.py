@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from rig import MIB, Rig, running
+from rig import MIB, Rig, beside_worker, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -117,14 +117,10 @@ class Chaos:
 
     async def squeeze(self) -> None:
         """For a while there is memory for little KV besides the worker."""
-        daemon, limit = self.rig.daemon, self.rig.daemon.controller.policy.memory
-        assert limit is not None
         room = self.drawn.choice((0, 100, 500)) * 512
 
         def available(at_s: float) -> Reading:
-            ledger = daemon.pool.ledger()
-            worker = 0 if daemon.streams.active is not None else 512 * MIB
-            left = limit.headroom_bytes + worker + room - ledger.leased - ledger.idle
+            left = beside_worker(self.rig, room - self.rig.daemon.pool.idle_bytes())
             return Reading("memory.available", float(left), at_s)
 
         before = self.rig.sensors.memory_available

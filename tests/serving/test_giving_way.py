@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from rig import MIB, Rig, running
+from rig import Rig, beside_worker, running
 from test_continuity import TALK
 from test_running_kv import ask
 
@@ -106,18 +106,10 @@ async def test_memory_that_is_short_has_the_youngest_wait_and_the_eldest_go_on(
     async with running(tiny, slow()) as rig:
         expected = await unbroken(rig, 300)
         streams = await begun(rig, 300)
-        pool, enough = rig.daemon.pool, pool_for(tiny, 448)
-        limit = rig.daemon.controller.policy.memory
-        assert limit is not None
-
-        def available() -> float:
-            """The worker fits, and the eldest beside it."""
-            no_worker = 0 if rig.daemon.streams.active is not None else 512 * MIB
-            return limit.headroom_bytes + no_worker + enough - pool.ledger().leased
-
-        with memory(rig, available, monkeypatch):
+        enough = pool_for(tiny, 448)  # for the eldest
+        with memory(rig, lambda: beside_worker(rig, enough), monkeypatch):
             await rig.until(lambda: streams[2].state is StreamState.HELD)
-            left = pool.ledger().leased
+            left = rig.daemon.pool.ledger().leased
             eldest = await rig.read(streams[0])
         answers = await read(rig, streams[1:])
         made = [one for one in rig.records.made if one.direction is Direction.GIVE_WAY]
@@ -139,8 +131,7 @@ async def test_what_is_held_while_parked_gives_its_kv_for_the_worker_that_goes_o
     async with running(tiny, slow()) as rig:
         expected = await unbroken(rig, 200)
         streams = await begun(rig, 200)
-        daemon, limit = rig.daemon, rig.daemon.controller.policy.memory
-        assert limit is not None
+        daemon = rig.daemon
         with memory(rig, lambda: 0, monkeypatch):
             await rig.until(lambda: daemon.dispatcher.point.parked and not daemon.streams.active)
             await rig.until(lambda: daemon.pool.ledger().leased == 0)
@@ -157,22 +148,14 @@ async def test_a_worker_is_loaded_once_what_is_held_has_made_room_for_it(
     async with running(tiny, slow()) as rig:
         expected = await unbroken(rig, 300)
         streams = await begun(rig, 300, after=150)
-        daemon, limit = rig.daemon, rig.daemon.controller.policy.memory
-        assert limit is not None
-        state, enough = daemon.controller.state, pool_for(tiny, 448)
+        daemon = rig.daemon
+        state, enough = daemon.controller.state, pool_for(tiny, 448)  # for the eldest
         parked = replace(situation(state), held_bytes=0)
         weights = predict(state.point, tiny, parked, facts(state)).memory_bytes
         daemon.dispatcher.execute([Park(10**6, "test")])
         await rig.until(lambda: daemon.streams.active is None)
         assert daemon.pool.ledger().leased > enough
-
-        def available() -> float:
-            """The worker fits beside the eldest's KV, and not beside all of it."""
-            worker = weights if daemon.streams.active is not None else 0
-            leased = daemon.pool.ledger().leased
-            return limit.headroom_bytes + weights + enough - leased - worker
-
-        with memory(rig, available, monkeypatch):
+        with memory(rig, lambda: beside_worker(rig, enough, weights), monkeypatch):
             await rig.until(lambda: daemon.streams.active is not None)
             eldest = await rig.read(streams[0])
         answers = await read(rig, streams[1:])

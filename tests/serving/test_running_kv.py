@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import MIB, Answer, Rig, files_of_at_most, no_free_descriptor, running
+from rig import MIB, Answer, Rig, beside_worker, files_of_at_most, no_free_descriptor, running
 from test_continuity import TALK
 
 from policies_for_tests import policy
@@ -968,13 +968,9 @@ async def test_it_stays_on_disk_while_coming_back_would_make_memory_short(
 @contextmanager
 def memory_for_all_but_kv(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The worker fits, and running conversations' KV beside it doesn't."""
-    limit = rig.daemon.controller.policy.memory
-    assert limit is not None
 
     def available(at_s: float) -> Reading:
-        of_worker = 0 if rig.daemon.streams.active is not None else 512 * MIB
-        left = limit.headroom_bytes + 4096 + of_worker - rig.daemon.pool.ledger().leased
-        return Reading("memory.available", float(left), at_s)
+        return Reading("memory.available", float(beside_worker(rig, 4096)), at_s)
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.sensors, "memory_available", available)

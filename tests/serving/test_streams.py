@@ -612,14 +612,19 @@ async def test_memory_that_is_short_makes_the_youngest_wait(tiny: ModelSpec) -> 
     assert held == scene.pool.ledger().leased == 0  # nobody wrote to them
 
 
-async def test_who_has_not_begun_gives_way_first(tiny: ModelSpec) -> None:
+async def one_waits_with_kv(tiny: ModelSpec) -> tuple[Scene, Any, StreamHandle, StreamHandle]:
+    """A scene, its worker, one that runs, and one that waits with KV of 299 tokens."""
     one_by_one = replace(policy().admission, conversations=1)
     scene = Scene(tiny, replace(carrying(), admission=one_by_one))
     worker = scene.serving(0, "kv")
     said = list(range(1, 300))
     worker.renders = [said, [7, 8, 9], [*said, 5, 6]]
     await ended(scene, worker, 299)
-    running, waiting = await scene.ask(), await scene.ask()
+    return scene, worker, await scene.ask(), await scene.ask()
+
+
+async def test_who_has_not_begun_gives_way_first(tiny: ModelSpec) -> None:
+    scene, worker, running, waiting = await one_waits_with_kv(tiny)
     scene.streams.said(worker, Progress(running.id, 3, 3))
     could = scene.streams.could_give_way()
     chosen = scene.streams.give_way(1)
@@ -745,13 +750,7 @@ async def test_a_prompt_that_the_pool_will_never_hold_is_told_so_at_once(tiny: M
 async def test_kv_that_was_promised_and_given_up_is_no_time_for_fewer_tokens(
     tiny: ModelSpec,
 ) -> None:
-    one_by_one = replace(policy().admission, conversations=1)
-    scene = Scene(tiny, replace(carrying(), admission=one_by_one))
-    worker = scene.serving(0, "kv")
-    said = list(range(1, 300))
-    worker.renders = [said, [7, 8, 9], [*said, 5, 6]]
-    await ended(scene, worker, 299)
-    running, again = await scene.ask(), await scene.ask()
+    scene, worker, running, again = await one_waits_with_kv(tiny)
     stream = scene.streams._streams[again.id]
     held = stream.lease is not None
     scene.carrier.let_go([stream])

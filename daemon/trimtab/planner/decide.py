@@ -218,14 +218,6 @@ def _relief(state: State, policy: Policy) -> Move | None:
     return Move(state.point, None, trigger, Direction.RELIEF, wanted)
 
 
-def _short_of_memory(state: State, policy: Policy) -> Trigger:
-    """What is available, as the reason why nothing can be loaded."""
-    available, limit = situation(state).available_bytes, policy.memory
-    threshold = None if limit is None else limit.headroom_bytes
-    text = f"{mib(available or 0)} of memory are available"
-    return Trigger("memory.available", available, threshold, text=text)
-
-
 def _must_move(
     state: State,
     policy: Policy,
@@ -353,10 +345,10 @@ def _why(
     state: State, policy: Policy, current: Assessed | None, at_s: float, cause: str
 ) -> Trigger:
     """What makes the present point impossible."""
-    available = situation(state).available_bytes
     limit = policy.memory
     if current is not None and current.fit > Fit.KEPT and limit is not None:
-        text = f"{mib(available or 0)} of memory are available"
+        short = _short_of_memory(state, policy)
+        text = short.text
         if current.fit is Fit.OVER:
             text += f", under the limit of {mib(limit.headroom_bytes)}"
         else:
@@ -366,7 +358,7 @@ def _why(
             )
             if trend := trend_bytes_s(state.falls_bytes_s):
                 text += f", as others take {mib(trend)} a second"
-        return Trigger("memory.available", available, limit.headroom_bytes, text=text)
+        return replace(short, text=text)
     heat = state.heat
     celsius = state.snapshot.value("temperature.max") if state.snapshot is not None else None
     if celsius is not None and heat.changed_s == at_s and policy.temperature is not None:
@@ -383,6 +375,14 @@ def _why(
     if current is None and celsius is not None and policy.temperature is not None and heat.level:
         return _heat_trigger(state, policy.temperature, celsius)  # a means rests, or has rested
     return Trigger("bounds", text="the point is outside the bounds in force")
+
+
+def _short_of_memory(state: State, policy: Policy) -> Trigger:
+    """What is available, as the reason why a point can't be had."""
+    available, limit = situation(state).available_bytes, policy.memory
+    threshold = None if limit is None else limit.headroom_bytes
+    text = f"{mib(available or 0)} of memory are available"
+    return Trigger("memory.available", available, threshold, text=text)
 
 
 def _heat_trigger(state: State, limit: TemperatureLimit, celsius: float) -> Trigger:

@@ -70,8 +70,8 @@ def last_rung(
     limit, held_bytes = policy.memory, state.demand.running_bytes
     if limit is None or not held_bytes or state.point.kv_placement is KvPlacement.DISK_ALL:
         return None
-    left = (one.predicted.available_bytes for one in judged if not one.reason)
-    helps = any(free is not None and free + held_bytes >= limit.headroom_bytes for free in left)
+    most = _most_left(judged)
+    helps = most is not None and most + held_bytes >= limit.headroom_bytes
     if not helps or KvPlacement.DISK_ALL not in _allowed(state, policy):
         return None
     text = (
@@ -90,10 +90,8 @@ def give_way(
     to be given back.
     """
     limit, could_bytes = policy.memory, yielding_bytes(state)
-    left = [one.predicted.available_bytes or 0 for one in judged if not one.reason]
-    if limit is None or not could_bytes or not left:
+    if limit is None or not could_bytes or (most := _most_left(judged)) is None:
         return None
-    most = max(left)
     if most >= limit.headroom_bytes or most + could_bytes < limit.headroom_bytes:
         return None
     text = f"{trigger.text}; no variant fits, and {_could_wait(could_bytes)}"
@@ -113,6 +111,12 @@ def safe_while_parked(state: State, policy: Policy) -> Move | None:
     )
     trigger = Trigger(MEMORY, available, limit.headroom_bytes, text=text)
     return _gives_way(state, trigger, min(could_bytes, int(limit.leave_bytes - available)))
+
+
+def _most_left(judged: Iterable[Assessed]) -> int | None:
+    """What would be available at the point that leaves most; None if none may be taken."""
+    left = (one.predicted.available_bytes for one in judged if not one.reason)
+    return max((free for free in left if free is not None), default=None)
 
 
 def _could_wait(size_bytes: int) -> str:

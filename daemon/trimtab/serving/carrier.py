@@ -78,19 +78,15 @@ class Carrier:
             return
         variant = worker.variant
         lease = stream.lease
-        if lease is not None and lease.refused:  # what it is a copy of has turned out to be wrong
-            self._drop(stream)
-            lease = None
-        if lease is not None and lease.fingerprint != variant.fingerprint:
+        # What it is a copy of may have turned out to be wrong.
+        if lease is not None and (lease.refused or lease.fingerprint != variant.fingerprint):
             self._drop(stream)
             lease = None
         if lease is None:
             stream.lease = self._lease(stream, model, variant, beyond=beyond)
         elif not self._refused(model, variant).isdisjoint(lease.writers):
             self._begin_anew(stream)
-            lease.rewind(0)
-            lease.writers = ()
-            lease.all_anew()
+            lease.begin_anew()
         else:
             lease.rewind(stream.view.cached(len(stream.tokens)) - 1)  # its last token is computed
         assert stream.lease is not None

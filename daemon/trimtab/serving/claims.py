@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from trimtab.domain.kv import KvShape
 from trimtab.domain.models import KV_DTYPE_BYTES, ModelSpec, VariantSpec
@@ -80,9 +80,10 @@ class Lease:
         """Its KV is a copy of another's: what is found out about that holds for it, too."""
         self.doubts = (Doubt(), *other.doubts)[:MOST_DOUBTS]
 
-    def all_anew(self) -> None:
-        """Nothing of its KV is of old, nor of anybody else."""
-        self.doubts = (Doubt(),)
+    def begin_anew(self) -> None:
+        """All of its KV is computed again: nothing of it is of old, nor of anybody else."""
+        self.rewind(0)
+        self.writers, self.doubts = (), (Doubt(),)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -191,11 +192,20 @@ class Running:
         lease: Its claim; what is valid of it is not written any more, unless it is rewound.
         tokens: The conversation's token ids, those whose KV isn't there yet included.
         view: Which of them its KV holds: none of them is forgotten.
+        stored: None: it is in memory.
+        busy: False: any number may copy from it.
     """
 
     lease: Lease
     tokens: array[int]
     view: View = WHOLE
+    stored: ClassVar[None] = None
+    busy: ClassVar[bool] = False
+
+    @property
+    def wrong(self) -> bool:
+        """True if nobody may begin with it."""
+        return self.lease.refused
 
 
 Source: TypeAlias = Idle | Running

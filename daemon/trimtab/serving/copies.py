@@ -60,8 +60,8 @@ class Copying:
     def source_stood(self) -> bool:
         """True if the source has held what was found all the time."""
         source, lease = self.found.source, self.found.source.lease
-        wrong = source.wrong if isinstance(source, Idle) else lease.refused
-        return not wrong and lease.rewound == self.rewound and lease.valid >= self.found.positions
+        stood = lease.rewound == self.rewound and lease.valid >= self.found.positions
+        return stood and not source.wrong
 
 
 class Copies:
@@ -95,8 +95,7 @@ class Copies:
         if not await in_time(copying.filling, patience_s, partial(self._leave_alone, copying)):
             return None
         lease = self._made(copying)
-        goes_on = found.goes_on and source.lease.user == user
-        if lease is not None and isinstance(source, Idle) and source.stored and goes_on:
+        if lease is not None and source.stored is not None and _goes_on(found, user):
             self._pool.leave_disk(source)
         return lease
 
@@ -110,11 +109,9 @@ class Copies:
         Returns:
             None if it has to be copied.
         """
-        source = found.source
-        if not isinstance(source, Idle) or source.stored is not None or source.lease.readers:
+        if found.source.stored is not None or found.source.lease.readers:
             return None
-        goes_on = found.goes_on and source.lease.user == user
-        return self._pool.take(found) if goes_on else None
+        return self._pool.take(found) if _goes_on(found, user) else None
 
     def begin(
         self, found: Found, user: int | None, then: Callable[[Lease | None], None]
@@ -166,7 +163,7 @@ class Copies:
             RuntimeError: There is no thread for it.
         """
         source, disk, target = found.source, self._pool.disk, lease.segment
-        stored = source.stored if isinstance(source, Idle) else None
+        stored = source.stored
         if disk is None or stored is None:
             again = source.lease.segment.again()  # a stream may end, or be moved, meanwhile
             loop = asyncio.get_running_loop()
@@ -197,7 +194,7 @@ class Copies:
             whole = copying.filling.result()
         except ServingError:
             whole = False
-        if isinstance(source, Idle) and source.stored is not None and not whole:
+        if source.stored is not None and not whole:
             source.lease.distrust()
         stood = copying.source_stood
         self._pool.was_read(source)
@@ -205,20 +202,22 @@ class Copies:
 
     def _leave_alone(self, copying: Copying, filling: asyncio.Future[bool]) -> None:
         """Nobody waits for it: it goes once the thread has ended, and nothing is read meanwhile."""
-        source = copying.found.source
-        stored = isinstance(source, Idle) and source.stored is not None
-        disk = self._pool.disk if stored else None
+        disk, stored = self._pool.disk, copying.found.source.stored
         copying.lease.late = True
-        if disk is not None:
-            disk.late += 1
 
         def ended(_: asyncio.Future[bool]) -> None:
-            if disk is not None:
-                disk.late -= 1
             self._ended(copying)
             self._pool.drop(copying.lease)
 
-        filling.add_done_callback(ended)
+        if disk is None or stored is None:
+            filling.add_done_callback(ended)
+        else:
+            disk.leave(filling, ended, writes=False)
+
+
+def _goes_on(found: Found, user: int | None) -> bool:
+    """True if this user's conversation goes on with what was found."""
+    return found.goes_on and found.source.lease.user == user
 
 
 def _copied(source: Segment, target: Segment, positions: int) -> bool:

@@ -276,23 +276,28 @@ class KvDisk:
         self._rest.end()
 
     def leave(
-        self, writing: asyncio.Future[T], ended: Callable[[asyncio.Future[T]], object]
+        self,
+        work: asyncio.Future[T],
+        ended: Callable[[asyncio.Future[T]], object],
+        *,
+        writes: bool = True,
     ) -> None:
-        """Nobody waits for a write any more.
+        """Nobody waits for a write, or for a read, any more.
 
         Args:
-            writing: It goes on.
+            work: It goes on.
             ended: Is given it once it has ended, if it ever does.
+            writes: Whether it is a write.
         """
         self.late += 1
-        self.unanswered += 1
+        self.unanswered += writes
 
-        def over(writing: asyncio.Future[T]) -> None:
+        def over(work: asyncio.Future[T]) -> None:
             self.late -= 1
-            self.unanswered -= 1
-            ended(writing)
+            self.unanswered -= writes
+            ended(work)
 
-        writing.add_done_callback(over)
+        work.add_done_callback(over)
 
     def new_segment(self, claim: Claim, shape: KvShape, capacity: int, tokens: int) -> FileSegment:
         """An empty segment with space for so many tokens, which have been claimed. Blocking.

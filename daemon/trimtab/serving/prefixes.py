@@ -13,11 +13,11 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from trimtab.domain.clock import Clock
 from trimtab.domain.models import VariantSpec
-from trimtab.serving.claims import Found, Idle, Lease, Running
+from trimtab.serving.claims import Found, Lease, Running
 from trimtab.serving.copies import LEAST_WAIT_S, Copies, worth_waiting_s
 from trimtab.serving.pool import Pool
 from trimtab.serving.reuse import once_read
@@ -29,6 +29,10 @@ MORE_TOKENS: Final = 64
 
 BESIDE_OTHERS: Final = 3.0
 """Reading a prompt may take so much longer than alone: others decode, and are read before it."""
+
+
+Readable: TypeAlias = list[tuple[Stream, Running]]
+"""Streams, and what may be copied from each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,12 @@ class Prefixes:
         terms = self._terms(worker)
         if terms is None:
             return
-        others = list(others)
-        found = self._find(stream, terms, others)
+        reading = _readable(others)
+        found = self._find(stream, terms, reading)
         if found is None:
             return
-        on_disk = isinstance(found.source, Idle) and found.source.stored is not None
-        if not on_disk and self._coming(stream, terms, worker, others, _left(stream, found)):
+        in_memory = found.source.stored is None
+        if in_memory and self._coming(stream, terms, worker, reading, _left(stream, found)):
             return
         patience_s = worth_waiting_s(found.positions, terms.variant)
         lease = await self._copies.lease(found, stream.request.user, patience_s)
@@ -110,11 +114,11 @@ class Prefixes:
             return not over
         if patience is not None and patience.last:
             return False
-        others = [one for one in others if one is not stream]
-        found = self._find(stream, terms, others, stored=False)
+        reading = _readable(one for one in others if one is not stream)
+        found = self._find(stream, terms, reading, stored=False)
         left = stream.positions - (stream.lease.valid if stream.lease is not None else 0)
         least = left if found is None else min(left, _left(stream, found))
-        coming = None if over else self._coming(stream, terms, worker, others, least)
+        coming = None if over else self._coming(stream, terms, worker, reading, least)
         if coming is not None:
             patience = self._patience(stream, terms, coming[1])
             patience.behind, patience.positions = coming
@@ -137,7 +141,7 @@ class Prefixes:
         )
 
     def _find(
-        self, stream: Stream, terms: Terms, others: Iterable[Stream], *, stored: bool = True
+        self, stream: Stream, terms: Terms, others: Readable, *, stored: bool = True
     ) -> Found | None:
         return self._pool.find(
             _needed(stream),
@@ -146,7 +150,7 @@ class Prefixes:
             everyone=terms.everyone,
             view=stream.first_view,
             refused=terms.refused,
-            running=[running for one in others if (running := _readable(one)) is not None],
+            running=[running for _, running in others],
             stored=stored,
         )
 
@@ -155,7 +159,7 @@ class Prefixes:
         stream: Stream,
         terms: Terms,
         worker: Worker,
-        others: Iterable[Stream],
+        others: Readable,
         left: int,
     ) -> tuple[Stream, int] | None:
         """Who soon leaves a stream clearly less than so many tokens to read, and how many it needs.
@@ -164,9 +168,8 @@ class Prefixes:
         """
         prompt, best = array("I", _needed(stream)), None
         most = left - MORE_TOKENS
-        for one in others:
-            running = _readable(one)
-            if running is None or not _reads_on(one, worker):
+        for one, running in others:
+            if not _reads_on(one, worker):
                 continue
             if not running.lease.may_serve(
                 terms.variant.fingerprint,
@@ -233,17 +236,18 @@ def _left(stream: Stream, found: Found) -> int:
     return found.view.cached(len(stream.prompt)) - found.positions
 
 
-def _readable(stream: Stream) -> Running | None:
-    """What may be copied from a stream that goes on; None if nothing may.
+def _readable(streams: Iterable[Stream]) -> Readable:
+    """What may be copied from streams that go on.
 
     A shifted window holds something else than its tokens. What is on disk may be slow, or hang.
     """
-    lease = stream.lease
-    if lease is None or lease.segment.on_disk:
-        return None
-    if stream.done or stream.doubtful or stream.view.dropped:
-        return None
-    return Running(lease, array("I", stream.tokens))
+    return [
+        (stream, Running(stream.lease, array("I", stream.tokens)))
+        for stream in streams
+        if stream.lease is not None
+        and not stream.lease.segment.on_disk
+        and not (stream.done or stream.doubtful or stream.view.dropped)
+    ]
 
 
 def _reads_on(stream: Stream, worker: Worker) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 
 from trimtab.domain.prefix import common_prefix
 from trimtab.domain.view import View
-from trimtab.serving.claims import Found, Idle, Running, Source
+from trimtab.serving.claims import Found, Running, Source
 
 READ_RATIO: Final = 0.1
 """What a position on disk costs ÷ computing one: twice what `bench kv` allows, to be clearly so."""
@@ -40,7 +40,7 @@ def cheapest(
     cost = float(view.cached(len(prompt)))
     for source in conversations:
         found = _served_by(source, common_prefix(prompt, source.tokens), view, source.lease.valid)
-        if isinstance(source, Idle) and source.busy and not found.goes_on:
+        if source.busy and not found.goes_on:
             continue  # what a disk is taking can be taken from it, not copied
         left = found.view.cached(len(prompt)) - found.positions + READ_RATIO * _to_read(source)
         if found.positions >= least and left < cost:
@@ -56,8 +56,7 @@ def once_read(prompt: array[int], view: View, running: Running) -> Found:
 
 def _to_read(source: Source) -> int:
     """Positions that are read from disk before any of them serves."""
-    stored = source.stored if isinstance(source, Idle) else None
-    return 0 if stored is None else stored.tokens
+    return 0 if source.stored is None else source.stored.tokens
 
 
 def _served_by(source: Source, shared: int, view: View, valid: int) -> Found:

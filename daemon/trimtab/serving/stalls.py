@@ -2,8 +2,8 @@
 
 A worker decodes for all its streams in each turn. It reads prompts one after the other, but for
 those that take less time, which take turns with the first, and moves streams into other segments
-likewise. So who decodes is owed a token within the longest turn, and
-who reads or is moved is owed something within that time after those who came before.
+likewise. So who decodes is owed a token within the longest turn, and who reads or is moved is owed
+something within that time after those who came before.
 """
 
 from __future__ import annotations

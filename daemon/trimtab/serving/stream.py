@@ -125,9 +125,7 @@ class Stream:
         self.wanted_tokens = 0  # room in its segment that the worker asked for in vain
         self.waits_for_room = False  # its KV gave way, or found no room when it was to go on
         self.gave_way = 0  # how often it did
-        self.losses = (
-            0  # workers that died on it one after the other, none of which decoded two steps for it
-        )
+        self.losses = 0  # workers that died on it in a row, none of which decoded two steps for it
         self.detaching = False
         self.doubtful = False  # its KV may be wrong: it is computed again wherever it goes on
         self.paused = False  # its worker computes nothing for it until it is its turn

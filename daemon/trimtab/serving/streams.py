@@ -195,7 +195,8 @@ class Streams:
         self._notice_waiting()
         self._feed_starved()
         self._feed_held()
-        self._pump()  # room may have come from somewhere that tells nobody
+        if self._streams:
+            self._pump()  # room may have come from somewhere that tells nobody
         now = self._clock.monotonic_s()
         running = self._in_state(StreamState.RUNNING)
         for stream in list(self._streams.values()):
